@@ -1,0 +1,346 @@
+/* idem_inbox--1.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION idem_inbox" to load this file. \quit
+
+--
+-- The outcome of a claim: what a consumer tells its broker.
+--
+CREATE TYPE idem_outcome AS ENUM (
+	'claimed',
+	'duplicate',
+	'busy',
+	'in_progress',
+	'needs_reconciliation',
+	'mismatch'
+);
+COMMENT ON TYPE idem_outcome IS
+'outcome of a claim: claimed = do the work, commit, acknowledge; duplicate = acknowledge; busy, in_progress = retry later; needs_reconciliation = ask the external system first; mismatch = dead-letter and alert';
+
+--
+-- A message id: text for people, bytes in memcmp order for the index.
+--
+CREATE TYPE idem_message_id;
+
+CREATE FUNCTION idem_message_id_in(cstring) RETURNS idem_message_id
+	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION idem_message_id_out(idem_message_id) RETURNS cstring
+	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION idem_message_id_recv(internal) RETURNS idem_message_id
+	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION idem_message_id_send(idem_message_id) RETURNS bytea
+	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE TYPE idem_message_id (
+	INPUT = idem_message_id_in,
+	OUTPUT = idem_message_id_out,
+	RECEIVE = idem_message_id_recv,
+	SEND = idem_message_id_send,
+	INTERNALLENGTH = VARIABLE,
+	ALIGNMENT = int4,
+	STORAGE = main
+);
+COMMENT ON TYPE idem_message_id IS
+'a message''s id, 1 to 1024 bytes, compared byte for byte; a canonical lower-case UUID takes 17 bytes, anything else its length plus one';
+
+CREATE FUNCTION idem_message_id(text) RETURNS idem_message_id
+	AS 'MODULE_PATHNAME', 'idem_message_id_from_text'
+	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION text(idem_message_id) RETURNS text
+	AS 'MODULE_PATHNAME', 'idem_message_id_to_text'
+	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION idem_message_id_lt(idem_message_id, idem_message_id) RETURNS bool
+	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION idem_message_id_le(idem_message_id, idem_message_id) RETURNS bool
+	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION idem_message_id_eq(idem_message_id, idem_message_id) RETURNS bool
+	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION idem_message_id_ne(idem_message_id, idem_message_id) RETURNS bool
+	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION idem_message_id_ge(idem_message_id, idem_message_id) RETURNS bool
+	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION idem_message_id_gt(idem_message_id, idem_message_id) RETURNS bool
+	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION idem_message_id_cmp(idem_message_id, idem_message_id) RETURNS int4
+	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+
+CREATE OPERATOR < (
+	LEFTARG = idem_message_id, RIGHTARG = idem_message_id,
+	FUNCTION = idem_message_id_lt, COMMUTATOR = >, NEGATOR = >=,
+	RESTRICT = scalarltsel, JOIN = scalarltjoinsel
+);
+CREATE OPERATOR <= (
+	LEFTARG = idem_message_id, RIGHTARG = idem_message_id,
+	FUNCTION = idem_message_id_le, COMMUTATOR = >=, NEGATOR = >,
+	RESTRICT = scalarlesel, JOIN = scalarlejoinsel
+);
+CREATE OPERATOR = (
+	LEFTARG = idem_message_id, RIGHTARG = idem_message_id,
+	FUNCTION = idem_message_id_eq, COMMUTATOR = =, NEGATOR = <>,
+	RESTRICT = eqsel, JOIN = eqjoinsel, MERGES
+);
+CREATE OPERATOR <> (
+	LEFTARG = idem_message_id, RIGHTARG = idem_message_id,
+	FUNCTION = idem_message_id_ne, COMMUTATOR = <>, NEGATOR = =,
+	RESTRICT = neqsel, JOIN = neqjoinsel
+);
+CREATE OPERATOR >= (
+	LEFTARG = idem_message_id, RIGHTARG = idem_message_id,
+	FUNCTION = idem_message_id_ge, COMMUTATOR = <=, NEGATOR = <,
+	RESTRICT = scalargesel, JOIN = scalargejoinsel
+);
+CREATE OPERATOR > (
+	LEFTARG = idem_message_id, RIGHTARG = idem_message_id,
+	FUNCTION = idem_message_id_gt, COMMUTATOR = <, NEGATOR = <=,
+	RESTRICT = scalargtsel, JOIN = scalargtjoinsel
+);
+COMMENT ON OPERATOR < (idem_message_id, idem_message_id) IS 'earlier in byte order';
+COMMENT ON OPERATOR <= (idem_message_id, idem_message_id) IS 'earlier in byte order, or the same id';
+COMMENT ON OPERATOR = (idem_message_id, idem_message_id) IS 'the same id, byte for byte';
+COMMENT ON OPERATOR <> (idem_message_id, idem_message_id) IS 'another id';
+COMMENT ON OPERATOR >= (idem_message_id, idem_message_id) IS 'later in byte order, or the same id';
+COMMENT ON OPERATOR > (idem_message_id, idem_message_id) IS 'later in byte order';
+
+CREATE OPERATOR CLASS idem_message_id_ops
+	DEFAULT FOR TYPE idem_message_id USING btree AS
+	OPERATOR 1 <, OPERATOR 2 <=, OPERATOR 3 =, OPERATOR 4 >=, OPERATOR 5 >,
+	FUNCTION 1 idem_message_id_cmp(idem_message_id, idem_message_id),
+	FUNCTION 4 btequalimage(oid);
+COMMENT ON OPERATOR CLASS idem_message_id_ops USING btree IS
+'message ids in byte order, UUIDs before other ids';
+
+-- Text becomes a message id by itself, so that "message_id = $1" with a text
+-- parameter uses the index; the way back must not, or "=" would be ambiguous.
+CREATE CAST (text AS idem_message_id)
+	WITH FUNCTION idem_message_id(text) AS IMPLICIT;
+CREATE CAST (idem_message_id AS text)
+	WITH FUNCTION text(idem_message_id) AS ASSIGNMENT;
+
+--
+-- Storage: the consumers, the ring's state, the ring's three generations.
+--
+CREATE TABLE idem_consumer (
+	consumer_id	int4 GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY,
+	name		text COLLATE "C" NOT NULL UNIQUE
+				CHECK (pg_catalog.octet_length(name) BETWEEN 1 AND 1024),
+	retention	interval CHECK (retention >= '1 second'),
+	lease		interval CHECK (lease >= '0'),
+	owner		name NOT NULL,
+	created_at	timestamptz NOT NULL DEFAULT pg_catalog.now()
+) USING heap;
+COMMENT ON TABLE idem_consumer IS
+'consumers, numbered, with their policies; edit with idem_register() or plain SQL';
+COMMENT ON COLUMN idem_consumer.retention IS
+'how long records are kept if longer than idem_inbox.retention; NULL: as long as that setting says';
+COMMENT ON COLUMN idem_consumer.lease IS
+'lease of a two-phase attempt that names none; NULL: the setting idem_inbox.lease';
+COMMENT ON COLUMN idem_consumer.owner IS
+'the role whose members may act for this consumer, by name';
+
+-- One row at most. Without a row the ring stands as created: generation 1 is
+-- current, nothing is sealed. The install script inserts none, so that a
+-- restored dump brings its own.
+CREATE TABLE idem_ring (
+	only_row		bool PRIMARY KEY DEFAULT true CHECK (only_row),
+	current			int2 NOT NULL DEFAULT 1 CHECK (current BETWEEN 1 AND 3),
+	next_open		bool NOT NULL DEFAULT false,
+	previous_sealed	bool NOT NULL DEFAULT false,
+	horizon			xid8,
+	current_age		interval NOT NULL DEFAULT '0',
+	previous_age	interval NOT NULL DEFAULT '0',
+	skipped			interval NOT NULL DEFAULT '0',
+	counted_at		timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+	opened_at		timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
+	sealed_at		timestamptz,
+	CHECK (NOT (next_open AND previous_sealed))
+) USING heap;
+COMMENT ON TABLE idem_ring IS
+'the state of the ring of generations, one row; written by idem_maintain()';
+
+-- Column order keeps a plain claim of a UUID at 64 bytes: fixed-width columns
+-- first, the nullable ones cost nothing when NULL. Eight columns at most, so
+-- that the null bitmap stays inside the 24-byte tuple header.
+CREATE TABLE idem_generation_1 (
+	received_at		timestamptz NOT NULL,
+	completed_at	timestamptz,
+	lease_until		timestamptz,
+	consumer_id		int4 NOT NULL,
+	attempt			int4,
+	message_id		idem_message_id NOT NULL,
+	fingerprint		bytea,
+	detail			jsonb,
+	PRIMARY KEY (consumer_id, message_id)
+) USING heap;
+CREATE TABLE idem_generation_2 (
+	received_at		timestamptz NOT NULL,
+	completed_at	timestamptz,
+	lease_until		timestamptz,
+	consumer_id		int4 NOT NULL,
+	attempt			int4,
+	message_id		idem_message_id NOT NULL,
+	fingerprint		bytea,
+	detail			jsonb,
+	PRIMARY KEY (consumer_id, message_id)
+) USING heap;
+CREATE TABLE idem_generation_3 (
+	received_at		timestamptz NOT NULL,
+	completed_at	timestamptz,
+	lease_until		timestamptz,
+	consumer_id		int4 NOT NULL,
+	attempt			int4,
+	message_id		idem_message_id NOT NULL,
+	fingerprint		bytea,
+	detail			jsonb,
+	PRIMARY KEY (consumer_id, message_id)
+) USING heap;
+CREATE INDEX idem_generation_1_unfinished ON idem_generation_1
+	(consumer_id, received_at) WHERE completed_at IS NULL;
+CREATE INDEX idem_generation_2_unfinished ON idem_generation_2
+	(consumer_id, received_at) WHERE completed_at IS NULL;
+CREATE INDEX idem_generation_3_unfinished ON idem_generation_3
+	(consumer_id, received_at) WHERE completed_at IS NULL;
+COMMENT ON TABLE idem_generation_1 IS 'records, a member of the ring; read the view idem_inbox';
+COMMENT ON TABLE idem_generation_2 IS 'records, a member of the ring; read the view idem_inbox';
+COMMENT ON TABLE idem_generation_3 IS 'records, a member of the ring; read the view idem_inbox';
+
+SELECT pg_catalog.pg_extension_config_dump('idem_consumer', '');
+SELECT pg_catalog.pg_extension_config_dump('idem_consumer_consumer_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('idem_ring', '');
+SELECT pg_catalog.pg_extension_config_dump('idem_generation_1', '');
+SELECT pg_catalog.pg_extension_config_dump('idem_generation_2', '');
+SELECT pg_catalog.pg_extension_config_dump('idem_generation_3', '');
+
+-- Backends cache the consumers and the ring's view; whoever writes these
+-- tables (a person, a restore, a subscription) must make them read anew.
+CREATE FUNCTION idem_invalidate() RETURNS trigger
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_invalidate() IS
+'trigger: makes every backend forget what it cached of this table';
+
+CREATE TRIGGER idem_invalidate
+	AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON idem_consumer
+	FOR EACH STATEMENT EXECUTE FUNCTION idem_invalidate();
+CREATE TRIGGER idem_invalidate
+	AFTER INSERT OR DELETE OR TRUNCATE
+	   OR UPDATE OF current, next_open, previous_sealed ON idem_ring
+	FOR EACH STATEMENT EXECUTE FUNCTION idem_invalidate();
+-- Logical replication applies rows with only ALWAYS triggers, row by row.
+CREATE TRIGGER idem_invalidate_row
+	AFTER INSERT OR UPDATE OR DELETE ON idem_consumer
+	FOR EACH ROW EXECUTE FUNCTION idem_invalidate();
+ALTER TABLE idem_consumer ENABLE REPLICA TRIGGER idem_invalidate_row;
+CREATE TRIGGER idem_invalidate_row
+	AFTER INSERT OR UPDATE OR DELETE ON idem_ring
+	FOR EACH ROW EXECUTE FUNCTION idem_invalidate();
+ALTER TABLE idem_ring ENABLE REPLICA TRIGGER idem_invalidate_row;
+
+-- Every record, for people. A completed_at of -infinity marks a placeholder,
+-- which holds a key's place while the ring turns and is no record.
+CREATE VIEW idem_inbox AS
+	SELECT r.message_id,
+		   c.name AS consumer,
+		   CASE
+			   WHEN r.completed_at IS NOT NULL THEN 'completed'
+			   WHEN r.lease_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp() THEN 'in_progress'
+			   ELSE 'needs_reconciliation'
+		   END AS state,
+		   r.received_at,
+		   r.completed_at,
+		   r.attempt,
+		   r.lease_until,
+		   r.fingerprint,
+		   CASE WHEN r.completed_at IS NOT NULL THEN r.detail END AS result
+	FROM (SELECT * FROM idem_generation_1
+		  UNION ALL
+		  SELECT * FROM idem_generation_2
+		  UNION ALL
+		  SELECT * FROM idem_generation_3) r
+		 JOIN idem_consumer c ON c.consumer_id OPERATOR(pg_catalog.=) r.consumer_id
+	WHERE r.completed_at IS NULL
+	   OR r.completed_at OPERATOR(pg_catalog.>) '-infinity'::pg_catalog.timestamptz;
+COMMENT ON VIEW idem_inbox IS
+'every record with its consumer''s name; filter on message_id and consumer to use the index';
+
+--
+-- Functions for consumers
+--
+CREATE FUNCTION idem_claim(
+	message_id text, consumer text,
+	fingerprint bytea DEFAULT NULL, max_wait interval DEFAULT NULL
+) RETURNS idem_outcome
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_claim(text, text, bytea, interval) IS
+'claims a message for a consumer in this transaction, which does the work; recorded as completed, since it commits only with the work. fingerprint: digest of the content, see idem_fingerprint(). max_wait: how long to wait for another open transaction that holds the message (0: not at all; NULL: as long as lock_timeout lets it). Errors: 22004 and 22023 for bad arguments, 42704 for an unknown consumer with idem_inbox.auto_register = off, 42501 for another owner''s consumer, 25006 when read-only, 40001 under SERIALIZABLE for a record the snapshot cannot see';
+
+CREATE FUNCTION idem_begin(
+	message_id text, consumer text,
+	fingerprint bytea DEFAULT NULL, lease interval DEFAULT NULL,
+	max_wait interval DEFAULT NULL
+) RETURNS idem_outcome
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_begin(text, text, bytea, interval, interval) IS
+'phase one of a two-phase record, for a side effect outside the database: in progress once committed, and committed synchronously. lease: how long a redelivery is told in_progress (NULL: the consumer''s, else idem_inbox.lease). fingerprint, max_wait and errors: as idem_claim()';
+
+CREATE FUNCTION idem_complete(
+	message_id text, consumer text,
+	result jsonb DEFAULT NULL, attempt int4 DEFAULT NULL
+) RETURNS bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_complete(text, text, jsonb, int4) IS
+'phase two of a two-phase record: true if now completed, false if it already was. result: kept for a duplicate, see idem_status(). attempt: the fencing token; NULL: not checked. Errors: P0002 without a record, 55000 if the attempt is not the record''s, else as idem_claim()';
+
+CREATE FUNCTION idem_complete(result jsonb DEFAULT NULL) RETURNS int4
+	AS 'MODULE_PATHNAME', 'idem_complete_claims'
+	LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_complete(jsonb) IS
+'declares the one-transaction claims of this transaction finished and stores the result with them; returns how many they are. Error: 54000 for a result with more than 1000 claims';
+
+CREATE FUNCTION idem_seen(message_id text, consumer text) RETURNS bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_seen(text, text) IS
+'whether the message has been processed: a completed record of it is committed. A cheap filter in front of idem_claim(), never instead of it. Waits for nobody and writes nothing, also on a hot standby';
+
+CREATE FUNCTION idem_status(
+	message_id text, consumer text,
+	OUT state text, OUT received_at timestamptz, OUT completed_at timestamptz,
+	OUT attempt int4, OUT lease_until timestamptz, OUT fingerprint bytea,
+	OUT result jsonb
+) RETURNS SETOF record
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION idem_status(text, text) IS
+'the record of a message as one row, no row without a record: state completed, in_progress or needs_reconciliation, times, attempt (NULL: claimed in one transaction), lease and the stored result. Also on a hot standby';
+
+CREATE FUNCTION idem_forget(message_id text, consumer text) RETURNS bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_forget(text, text) IS
+'for the administrator: deletes the record, so that the message is processed again; false without a record';
+
+CREATE FUNCTION idem_register(
+	consumer text, retention interval DEFAULT NULL,
+	lease interval DEFAULT NULL, owner name DEFAULT NULL
+) RETURNS void
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_register(text, interval, interval, name) IS
+'creates a consumer or changes its policy to these values. retention: how long its records are kept if longer than idem_inbox.retention; lease: of attempts that name none; both NULL: as the settings say. owner: the role whose members may act for it; NULL: the present owner, of a new consumer the current role. Errors: 42501 if the current role is no member of the present or the new owner, 42704 for an unknown role';
+
+CREATE FUNCTION idem_version() RETURNS text
+	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION idem_version() IS
+'the version of the loaded library; extversion in pg_extension is that of the SQL objects';
+
+--
+-- A stranger who could claim could make messages vanish: nothing but the
+-- message id's own operators is for PUBLIC.
+--
+REVOKE ALL ON FUNCTION
+	idem_invalidate(),
+	idem_claim(text, text, bytea, interval),
+	idem_begin(text, text, bytea, interval, interval),
+	idem_complete(text, text, jsonb, int4),
+	idem_complete(jsonb),
+	idem_seen(text, text),
+	idem_status(text, text),
+	idem_forget(text, text),
+	idem_register(text, interval, interval, name),
+	idem_version()
+FROM PUBLIC;

@@ -1,0 +1,358 @@
+/*-------------------------------------------------------------------------
+ *
+ * arbiter.c
+ *	  Rows of a table under the arbitration of a unique index.
+ *
+ * The direct way past SPI: a probe with a dirty snapshot, which sees whether
+ * a conflicting row is committed or another open transaction's, and an
+ * insertion whose unique index only reports a conflict instead of raising
+ * 23505.  What this file knows is heap, index and transactions; what the rows
+ * mean is its callers' business.
+ *
+ * How two insertions of one key end:  both rows may reach the table, but the
+ * index checks a key and adds its entry under one page lock, so the second
+ * one to arrive learns of the first.  It deletes its own row and its caller
+ * starts again, now finding the first one's.  If a third transaction saw both
+ * conflict, both may give way; then both start again.  Nobody waits with a
+ * live row of his own still in the way, so no wait is a deadlock that the
+ * users' own transactions did not make.
+ *
+ * PostgreSQL's speculative insertion does the same with a token per row, which
+ * costs a second WAL record for each row; here only the loser of a race pays.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_inbox.h"
+
+#include "access/htup_details.h"
+#include "access/sysattr.h"
+#include "access/transam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "executor/executor.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "storage/bufmgr.h"
+#include "storage/latch.h"
+#include "utils/builtins.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+/* A bounded wait polls, from 1 ms between two tries up to this many. */
+#define MAX_POLL_MS 16
+
+/*
+ * Whether the (sub)transaction that inserted the slot's row deleted it again:
+ * then it is dead however that transaction ends.  A dirty snapshot does not
+ * look at the deleter of a row whose inserter is still running, so without
+ * this a third copy of a message would wait for the loser of a race.
+ */
+static bool
+deleted_by_its_inserter(TupleTableSlot *slot)
+{
+	BufferHeapTupleTableSlot *bslot = (BufferHeapTupleTableSlot *) slot;
+	HeapTupleHeader tuple = bslot->base.tuple->t_data;
+	bool		dead;
+
+	Assert(TTS_IS_BUFFERTUPLE(slot));
+
+	LockBuffer(bslot->buffer, BUFFER_LOCK_SHARE);
+	dead = !(tuple->t_infomask & (HEAP_XMAX_INVALID | HEAP_XMAX_IS_MULTI)) &&
+		!HEAP_XMAX_IS_LOCKED_ONLY(tuple->t_infomask) &&
+		TransactionIdEquals(HeapTupleHeaderGetRawXmin(tuple),
+							HeapTupleHeaderGetRawXmax(tuple));
+	LockBuffer(bslot->buffer, BUFFER_LOCK_UNLOCK);
+
+	return dead;
+}
+
+/*
+ * Look for a live row with these key values, whatever the snapshot says.
+ *
+ * except: the place of a row not to report, or NULL.
+ * found: on IDEM_FOUND, a copy of the row; NULL: not wanted.
+ * pending: on IDEM_PENDING, the (sub)transaction to wait for.
+ *
+ * A row whose deletion or update is not committed yet is still found: an
+ * answer comes from the committed version, it does not wait.  A committed row
+ * wins over pending ones, which then can only be a new version of it or about
+ * to be given up.
+ */
+IdemProbe
+idem_probe_unique(Relation table, Relation index, ScanKey keys, int nkeys,
+				  ItemPointer except, HeapTuple *found,
+				  TransactionId *pending)
+{
+	IdemProbe	result = IDEM_NOTHING;
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	SnapshotData dirty;
+	IndexScanDesc scan;
+
+	InitDirtySnapshot(dirty);
+	scan = idem_index_beginscan(table, index, &dirty, nkeys);
+	index_rescan(scan, keys, nkeys, NULL, 0);
+	while (index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		/* The snapshot reports on the row that was just returned. */
+		TransactionId inserter = dirty.xmin;
+
+		if (except && ItemPointerEquals(except, &slot->tts_tid))
+			continue;
+
+		if (TransactionIdIsValid(inserter))
+		{
+			if (!deleted_by_its_inserter(slot))
+			{
+				*pending = inserter;
+				result = IDEM_PENDING;
+			}
+			continue;
+		}
+
+		if (found)
+			*found = ExecCopySlotHeapTuple(slot);
+		result = IDEM_FOUND;
+		break;
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+
+	return result;
+}
+
+/*
+ * Add a row's entry to an index that a user made: partial, on expressions,
+ * unique, exclusion, whatever an INSERT would serve.
+ */
+static void
+insert_other_entry(Relation table, Relation index, IndexInfo *info,
+				   TupleTableSlot *slot)
+{
+	EState	   *estate = CreateExecutorState();
+	ExprContext *econtext = GetPerTupleExprContext(estate);
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS];
+
+	econtext->ecxt_scantuple = slot;
+	if (ExecQual(ExecPrepareQual(info->ii_Predicate, estate), econtext))
+	{
+		FormIndexDatum(info, slot, estate, values, isnull);
+		index_insert(index, values, isnull, &slot->tts_tid, table,
+					 info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
+					 false, info);
+		if (info->ii_ExclusionOps)
+			check_exclusion_constraint(table, index, info, &slot->tts_tid,
+									   values, isnull, estate, false);
+	}
+	FreeExecutorState(estate);
+}
+
+/*
+ * Add a new row's entries to every index of the table but skipped_index.
+ * Returns false if the arbiter knows another row with the same key.
+ */
+static bool
+insert_entries(Relation table, TupleTableSlot *slot, Oid arbiter,
+			   Oid skipped_index, IdemUpdatedIndexes *updated)
+{
+	bool		unique = true;
+	List	   *indexes = RelationGetIndexList(table);
+	ListCell   *lc;
+
+	foreach(lc, indexes)
+	{
+		Oid			oid = lfirst_oid(lc);
+		Relation	index;
+		IndexInfo  *info;
+
+		if (oid == skipped_index)
+			continue;
+
+		index = index_open(oid, RowExclusiveLock);
+		if (index->rd_index->indisready &&
+			(updated == NULL || IDEM_INDEX_UPDATED(*updated, index)))
+		{
+			info = BuildIndexInfo(index);
+			if (oid == arbiter)
+			{
+				Datum		values[INDEX_MAX_KEYS];
+				bool		isnull[INDEX_MAX_KEYS];
+
+				FormIndexDatum(info, slot, NULL, values, isnull);
+				unique = index_insert(index, values, isnull, &slot->tts_tid,
+									  table, UNIQUE_CHECK_PARTIAL, false,
+									  info);
+			}
+			else
+				insert_other_entry(table, index, info, slot);
+			pfree(info);
+		}
+		index_close(index, RowExclusiveLock);
+	}
+	list_free(indexes);
+	return unique;
+}
+
+/* A virtual row of the table. */
+static TupleTableSlot *
+make_row(Relation table, Datum *values, bool *isnull)
+{
+	TupleDesc	desc = RelationGetDescr(table);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
+
+	memcpy(slot->tts_values, values, desc->natts * sizeof(Datum));
+	memcpy(slot->tts_isnull, isnull, desc->natts * sizeof(bool));
+	ExecStoreVirtualTuple(slot);
+	slot->tts_tableOid = RelationGetRelid(table);
+	return slot;
+}
+
+/*
+ * Insert a row, unless another live row has its key.
+ *
+ * table: locked RowExclusiveLock by the caller, until the transaction ends.
+ * arbiter: the unique index that decides; keys, nkeys: the row's key for it.
+ * skipped_index: an index that the row does not belong to, or InvalidOid.
+ * tid: on success, the row's place.
+ *
+ * Returns false if the row was not inserted; the caller looks again, to see
+ * what it lost to.
+ */
+bool
+idem_insert_unique(Relation table, Datum *values, bool *isnull,
+				   Oid arbiter, Oid skipped_index,
+				   ScanKey keys, int nkeys, ItemPointer tid)
+{
+	TupleTableSlot *slot = make_row(table, values, isnull);
+	bool		won;
+
+	table_tuple_insert(table, slot, GetCurrentCommandId(true), 0, NULL);
+	*tid = slot->tts_tid;
+	won = insert_entries(table, slot, arbiter, skipped_index, NULL);
+	if (!won)
+	{
+		/*
+		 * The index also reports what the loser of another race left behind,
+		 * so look: an entry that arrived before ours is visible by now, one
+		 * that arrives later sees ours.
+		 */
+		Relation	index = index_open(arbiter, AccessShareLock);
+		TransactionId pending;
+
+		won = idem_probe_unique(table, index, keys, nkeys, tid, NULL,
+								&pending) == IDEM_NOTHING;
+		index_close(index, AccessShareLock);
+
+		if (!won)
+			idem_delete_row(table, tid);
+	}
+	ExecDropSingleTupleTableSlot(slot);
+
+	return won;
+}
+
+/*
+ * Replace the row version at *tid, and no later one; *tid becomes the new
+ * version's place.
+ *
+ * Waits for another transaction that is changing the row.  Returns TM_Ok, or
+ * TM_Updated or TM_Deleted if there is a later version or none; the caller
+ * looks again.
+ */
+TM_Result
+idem_update_row(Relation table, ItemPointer tid, Datum *values, bool *isnull)
+{
+	TupleTableSlot *slot = make_row(table, values, isnull);
+	TM_FailureData failure;
+	LockTupleMode lockmode;
+	IdemUpdatedIndexes updated;
+	TM_Result	result;
+
+	result = table_tuple_update(table, tid, slot, GetCurrentCommandId(true),
+								InvalidSnapshot, InvalidSnapshot, true,
+								&failure, &lockmode, &updated);
+	if (result == TM_Ok)
+	{
+		*tid = slot->tts_tid;
+		insert_entries(table, slot, InvalidOid, InvalidOid, &updated);
+		CommandCounterIncrement();
+	}
+	ExecDropSingleTupleTableSlot(slot);
+
+	return result;
+}
+
+/* Delete the row version at *tid, and no later one; as idem_update_row(). */
+TM_Result
+idem_delete_row(Relation table, ItemPointer tid)
+{
+	TM_FailureData failure;
+	TM_Result	result;
+
+	/* A row that this very command inserted is not its to delete. */
+	CommandCounterIncrement();
+	result = table_tuple_delete(table, tid, GetCurrentCommandId(true),
+								InvalidSnapshot, InvalidSnapshot, true,
+								&failure, false);
+	CommandCounterIncrement();
+
+	return result;
+}
+
+/*
+ * Wait for a (sub)transaction to end; false if patience ran out first.
+ *
+ * Without a bound this is PostgreSQL's own wait on the transaction's lock, so
+ * that lock_timeout, the deadlock detector, pg_blocking_pids() and
+ * cancellation all work.  A bounded wait polls: a lock queue cannot be left
+ * without an error.
+ */
+bool
+idem_wait_for_xact(TransactionId xid, const IdemPatience *patience)
+{
+	long		pause = 1;
+
+	if (!patience->bounded)
+	{
+		XactLockTableWait(xid, NULL, NULL, XLTW_None);
+		return true;
+	}
+
+	while (!idem_try_xact_wait(xid))
+	{
+		long		left = TimestampDifferenceMilliseconds(GetCurrentTimestamp(),
+														   patience->until);
+
+		if (left <= 0)
+			return false;
+
+		(void) WaitLatch(MyLatch,
+						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 Min(left, pause), PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+		pause = Min(pause * 2, MAX_POLL_MS);
+	}
+	return true;
+}
+
+/*
+ * Refuse to act on a row that the transaction's snapshot cannot see, where
+ * PostgreSQL would: under SERIALIZABLE.
+ *
+ * The other levels get the answer of the moment: a message is a duplicate
+ * whenever its record was committed.
+ */
+void
+idem_check_serializable(TransactionId xmin)
+{
+	if (!IsolationIsSerializable() ||
+		TransactionIdIsCurrentTransactionId(xmin) ||
+		!XidInMVCCSnapshot(xmin, GetTransactionSnapshot()))
+		return;
+
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+			 errmsg("could not serialize access due to concurrent update"),
+			 errhint("The transaction might succeed if retried.")));
+}

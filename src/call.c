@@ -1,0 +1,187 @@
+/*-------------------------------------------------------------------------
+ *
+ * call.c
+ *	  What the SQL functions share: arguments, their checks, and the error
+ *	  context that names message and consumer in every error.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_inbox.h"
+
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+
+static void
+name_call(void *arg)
+{
+	IdemCall   *call = (IdemCall *) arg;
+
+	if (call->message_id && call->consumer_name)
+		errcontext("%s for message \"%s\" and consumer \"%s\"",
+				   call->function, text_to_cstring(call->message_id),
+				   call->consumer_name);
+	else if (call->message_id)
+		errcontext("%s for message \"%s\"",
+				   call->function, text_to_cstring(call->message_id));
+	else if (call->consumer_name)
+		errcontext("%s for consumer \"%s\"",
+				   call->function, call->consumer_name);
+}
+
+/*
+ * Refuse a call that writes where PostgreSQL refuses an INSERT: in recovery,
+ * in a read-only transaction, in a parallel worker.  Every such call is
+ * refused, also one that would have found nothing to write.
+ *
+ * Error: 25006.
+ */
+void
+idem_prevent_if_read_only(const char *function)
+{
+	PreventCommandDuringRecovery(function);
+	PreventCommandIfReadOnly(function);
+	PreventCommandIfParallelMode(function);
+}
+
+/*
+ * Start a call whose first two arguments are message id and consumer.
+ *
+ * Errors: 22004 for NULL, 22023 for a bad consumer name, 25006 if the call
+ * writes and may not.
+ */
+void
+idem_call_start(IdemCall *call, const char *function,
+				FunctionCallInfo fcinfo, bool writes)
+{
+	call->function = function;
+	call->message_id = PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_PP(0);
+	call->consumer_name = NULL;
+	call->context.callback = name_call;
+	call->context.arg = call;
+	call->context.previous = error_context_stack;
+	error_context_stack = &call->context;
+
+	if (writes)
+		idem_prevent_if_read_only(function);
+
+	call->consumer_name = idem_consumer_arg(fcinfo, 1);
+	if (call->message_id == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("message id must not be null"),
+				 errhint("Pass the id that the producer gave the message.")));
+}
+
+void
+idem_call_end(IdemCall *call)
+{
+	error_context_stack = call->context.previous;
+}
+
+/*
+ * The argument as a consumer's name.
+ *
+ * Errors: 22004 for NULL, 22023 if empty or longer than 1024 bytes.
+ */
+char *
+idem_consumer_arg(FunctionCallInfo fcinfo, int argno)
+{
+	text	   *name;
+	int			len;
+
+	if (PG_ARGISNULL(argno))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("consumer must not be null"),
+				 errhint("Every subscriber has a name of its own, such as 'inventory.reserve-stock'.")));
+
+	name = PG_GETARG_TEXT_PP(argno);
+	len = VARSIZE_ANY_EXHDR(name);
+	if (len == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("consumer must not be empty"),
+				 errhint("Every subscriber has a name of its own, such as 'inventory.reserve-stock'.")));
+	if (len > IDEM_MAX_ID_BYTES)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("consumer is too long"),
+				 errdetail("It has %d bytes, %d are allowed; it begins with \"%.*s\".",
+						   len, IDEM_MAX_ID_BYTES,
+						   pg_mbcliplen(VARDATA_ANY(name), len, 40),
+						   VARDATA_ANY(name))));
+	return text_to_cstring(name);
+}
+
+static TimestampTz
+add_interval(TimestampTz start, const Interval *interval)
+{
+	return DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
+												   TimestampTzGetDatum(start),
+												   IntervalPGetDatum(interval)));
+}
+
+/*
+ * The argument as how long to wait: until that interval from now, NULL
+ * without bound.
+ *
+ * Error: 22023 if negative.
+ */
+void
+idem_patience_arg(FunctionCallInfo fcinfo, int argno, IdemPatience *patience)
+{
+	TimestampTz now;
+
+	patience->bounded = !PG_ARGISNULL(argno);
+	if (!patience->bounded)
+		return;
+
+	now = GetCurrentTimestamp();
+	patience->until = add_interval(now, PG_GETARG_INTERVAL_P(argno));
+	if (patience->until < now)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("max_wait must not be negative"),
+				 errhint("Use '0' not to wait at all, NULL to wait as long as lock_timeout lets it.")));
+}
+
+/*
+ * The argument as a lease or a retention; NULL if not given.
+ *
+ * Error: 22023 if shorter than so many milliseconds.
+ */
+const Interval *
+idem_interval_arg(FunctionCallInfo fcinfo, int argno, const char *name,
+				  int least_ms)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	const Interval *interval;
+
+	if (PG_ARGISNULL(argno))
+		return NULL;
+
+	interval = PG_GETARG_INTERVAL_P(argno);
+	if (add_interval(now, interval) < TimestampTzPlusMilliseconds(now, least_ms))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 least_ms == 0
+				 ? errmsg("%s must not be negative", name)
+				 : errmsg("%s must be at least %d ms", name, least_ms)));
+	return interval;
+}
+
+/*
+ * When a lease taken now ends: the call's, else the consumer's, else the
+ * setting's.
+ */
+TimestampTz
+idem_lease_end(const Interval *lease, const IdemConsumer *consumer,
+			   TimestampTz now)
+{
+	if (lease == NULL && consumer->has_lease)
+		lease = &consumer->lease;
+	if (lease != NULL)
+		return add_interval(now, lease);
+	return TimestampTzPlusMilliseconds(now, idem_lease);
+}

@@ -1,0 +1,344 @@
+/*-------------------------------------------------------------------------
+ *
+ * claim.c
+ *	  idem_claim(), idem_begin(): decide the outcome of a delivery.
+ *
+ * First look, then write.  The look needs no transaction id, so a duplicate
+ * writes nothing at all.  Only when it found nothing does the claim get its
+ * transaction id, accept invalidations and, if the ring still stands as it
+ * did under the look, insert.  What a concurrent claim does between look and
+ * insertion shows in the insertion's failure; then everything starts again
+ * and finds it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_inbox.h"
+
+#include "access/xact.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/jsonb.h"
+
+/* For tests only: called at the points where a turn of the ring could hurt. */
+PGDLLEXPORT IdemClaimHook idem_claim_hook = NULL;
+
+#define AT_POINT(point) \
+	do { if (unlikely(idem_claim_hook != NULL)) idem_claim_hook(point); } while (0)
+
+/* What is to be claimed, and how. */
+typedef struct Claim
+{
+	IdemCall	call;
+	IdemKey		key;
+	IdemConsumer consumer;
+	IdemPatience patience;
+	bytea	   *fingerprint;	/* NULL: unknown */
+	bool		two_phase;
+	const Interval *lease;		/* of a two-phase attempt; NULL: unsaid */
+} Claim;
+
+/* Whether both fingerprints are known and differ. */
+static bool
+content_differs(const Claim *claim, const IdemRecord *record)
+{
+	bytea	   *known;
+
+	if (claim->fingerprint == NULL || record->isnull[IDEM_FINGERPRINT])
+		return false;
+
+	known = DatumGetByteaPP(record->values[IDEM_FINGERPRINT]);
+	return VARSIZE_ANY_EXHDR(known) != VARSIZE_ANY_EXHDR(claim->fingerprint) ||
+		memcmp(VARDATA_ANY(known), VARDATA_ANY(claim->fingerprint),
+			   VARSIZE_ANY_EXHDR(known)) != 0;
+}
+
+/* The outcome for a message that has a record. */
+static IdemOutcome
+outcome_of_record(const Claim *claim, const IdemRecord *record)
+{
+	if (content_differs(claim, record))
+		return IDEM_MISMATCH;
+	if (!record->isnull[IDEM_COMPLETED_AT])
+		return IDEM_DUPLICATE;
+	if (!record->isnull[IDEM_LEASE_UNTIL] &&
+		DatumGetTimestampTz(record->values[IDEM_LEASE_UNTIL]) > GetCurrentTimestamp())
+		return IDEM_IN_PROGRESS;
+	return IDEM_NEEDS_RECONCILIATION;
+}
+
+/*
+ * Look for the message's record under a view.
+ *
+ * placeholder: set if a committed placeholder stands in current; whether
+ * there is a record as well, next tells.
+ */
+static IdemProbe
+look(const IdemView *view, const IdemKey *key, IdemRecord *record,
+	 bool *placeholder, TransactionId *pending)
+{
+	IdemProbe	probe;
+
+	*placeholder = false;
+
+	/*
+	 * What is pending in a sealed generation is no claim: those that could
+	 * write a record there had ended when it was sealed, and a placeholder's
+	 * record is in what is current now.
+	 */
+	if (view->previous >= 0 &&
+		idem_generation_probe(view->previous, key, record,
+							  pending) == IDEM_FOUND &&
+		!IDEM_IS_PLACEHOLDER(record))
+		return IDEM_FOUND;
+
+	probe = idem_generation_probe(view->current, key, record, pending);
+	if (probe == IDEM_FOUND && IDEM_IS_PLACEHOLDER(record))
+	{
+		*placeholder = true;
+		probe = IDEM_NOTHING;
+	}
+	if (probe == IDEM_NOTHING && view->next >= 0)
+		probe = idem_generation_probe(view->next, key, record, pending);
+	return probe;
+}
+
+/* Who claims, for the person who finds the attempt left over. */
+static Jsonb *
+describe_claimer(void)
+{
+	JsonbParseState *state = NULL;
+	LOCAL_FCINFO(fcinfo, 0);
+	Datum		address;
+
+	const char *pairs[][2] = {
+		{"role", GetUserNameFromId(GetUserId(), false)},
+		{"application_name", application_name},
+		{"client_addr", NULL}
+	};
+
+	InitFunctionCallInfoData(*fcinfo, NULL, 0, InvalidOid, NULL, NULL);
+	address = inet_client_addr(fcinfo);
+	if (!fcinfo->isnull)
+		pairs[2][1] = TextDatumGetCString(DirectFunctionCall1(network_host,
+															  address));
+
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	for (size_t i = 0; i < lengthof(pairs); i++)
+	{
+		JsonbValue	key = {.type = jbvString};
+		JsonbValue	value = {.type = jbvNull};
+
+		key.val.string.val = unconstify(char *, pairs[i][0]);
+		key.val.string.len = strlen(pairs[i][0]);
+		if (pairs[i][1] != NULL)
+		{
+			value.type = jbvString;
+			value.val.string.val = unconstify(char *, pairs[i][1]);
+			value.val.string.len = strlen(pairs[i][1]);
+		}
+		pushJsonbValue(&state, WJB_KEY, &key);
+		pushJsonbValue(&state, WJB_VALUE, &value);
+	}
+	return JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
+}
+
+/* A row of the message's key and nothing else. */
+static void
+make_row(const Claim *claim, TimestampTz received_at,
+		 TimestampTz completed_at, IdemRecord *row)
+{
+	memset(row->isnull, true, sizeof(row->isnull));
+	row->values[IDEM_RECEIVED_AT] = TimestampTzGetDatum(received_at);
+	row->isnull[IDEM_RECEIVED_AT] = false;
+	row->values[IDEM_COMPLETED_AT] = TimestampTzGetDatum(completed_at);
+	row->isnull[IDEM_COMPLETED_AT] = false;
+	row->values[IDEM_CONSUMER_ID] = Int32GetDatum(claim->key.consumer_id);
+	row->isnull[IDEM_CONSUMER_ID] = false;
+	row->values[IDEM_MESSAGE_ID] = claim->key.message_id;
+	row->isnull[IDEM_MESSAGE_ID] = false;
+}
+
+static void
+make_record(const Claim *claim, TimestampTz now, IdemRecord *record)
+{
+	make_row(claim, now, now, record);
+	if (claim->fingerprint != NULL)
+	{
+		record->values[IDEM_FINGERPRINT] = PointerGetDatum(claim->fingerprint);
+		record->isnull[IDEM_FINGERPRINT] = false;
+	}
+	if (claim->two_phase)
+	{
+		record->isnull[IDEM_COMPLETED_AT] = true;
+		record->values[IDEM_LEASE_UNTIL] =
+			TimestampTzGetDatum(idem_lease_end(claim->lease, &claim->consumer,
+											   now));
+		record->isnull[IDEM_LEASE_UNTIL] = false;
+		record->values[IDEM_ATTEMPT] = Int32GetDatum(1);
+		record->isnull[IDEM_ATTEMPT] = false;
+		record->values[IDEM_DETAIL] = JsonbPGetDatum(describe_claimer());
+		record->isnull[IDEM_DETAIL] = false;
+	}
+}
+
+/*
+ * Insert the record under a view; false if somebody else's row was in the
+ * way.
+ *
+ * While next is being opened, claims under the view before arbitrate in
+ * current and claims under the view after in next, so this one has to win in
+ * both: a placeholder in current, then the record in next, always in this
+ * order.
+ */
+static bool
+insert(const Claim *claim, const IdemView *view, bool placeholder,
+	   IdemRecord *record)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	IdemRecord	place;
+
+	make_record(claim, now, record);
+	if (view->next < 0)
+		return idem_generation_insert(view->current, &claim->key, record);
+
+	if (!placeholder)
+	{
+		make_row(claim, now, DT_NOBEGIN, &place);
+		if (!idem_generation_insert(view->current, &claim->key, &place))
+			return false;
+		AT_POINT("placeholder");
+	}
+	if (idem_generation_insert(view->next, &claim->key, record))
+		return true;
+
+	/* Nobody shall wait for a claim that this transaction does not hold. */
+	if (!placeholder)
+		idem_record_delete(&place);
+	return false;
+}
+
+static IdemOutcome
+claim_message(Claim *claim)
+{
+	IdemRecord	record;
+
+	claim->key.message_id = idem_message_id_make(claim->call.message_id);
+	for (;;)
+	{
+		IdemView	view;
+		IdemView	latest;
+		TransactionId pending;
+		bool		placeholder;
+
+		CHECK_FOR_INTERRUPTS();
+
+		if (!idem_consumer_find_or_register(claim->call.consumer_name,
+											&claim->patience,
+											&claim->consumer))
+			return IDEM_BUSY;
+		claim->key.consumer_id = claim->consumer.id;
+
+		view = idem_ring_view();
+		switch (look(&view, &claim->key, &record, &placeholder, &pending))
+		{
+			case IDEM_FOUND:
+				idem_check_serializable(record.xmin);
+				return outcome_of_record(claim, &record);
+			case IDEM_PENDING:
+				if (!idem_wait_for_xact(pending, &claim->patience))
+					return IDEM_BUSY;
+				continue;
+			case IDEM_NOTHING:
+				break;
+		}
+		AT_POINT("looked");
+
+		/*
+		 * A placeholder tells of an open next generation before the
+		 * invalidation that does; so the state is read whether or not it
+		 * arrived.
+		 */
+		if (placeholder && view.next < 0)
+		{
+			idem_ring_forget_view();
+			latest = idem_ring_view();
+			if (idem_view_equal(&view, &latest))
+				elog(ERROR, "placeholder in generation %d while no next one is open",
+					 view.current + 1);
+			continue;
+		}
+
+		/* The order of these three is the ring's waiting rule, see ring.c. */
+		(void) GetCurrentTransactionId();
+		AcceptInvalidationMessages();
+		latest = idem_ring_view();
+		if (!idem_view_equal(&view, &latest))
+			continue;
+		AT_POINT("view");
+
+		if (insert(claim, &view, placeholder, &record))
+			break;
+	}
+
+	if (claim->two_phase)
+		idem_commit_synchronously();
+	else
+		idem_remember_claim(&record);
+	return IDEM_CLAIMED;
+}
+
+static Datum
+outcome_datum(IdemOutcome outcome)
+{
+	return ObjectIdGetDatum(idem_catalog()->outcomes[outcome]);
+}
+
+/*
+ * idem_claim(message_id text, consumer text, fingerprint bytea,
+ *			  max_wait interval) → idem_outcome
+ *
+ * One-transaction claim: the record says completed, because it commits only
+ * with the work.
+ */
+PG_FUNCTION_INFO_V1(idem_claim);
+Datum
+idem_claim(PG_FUNCTION_ARGS)
+{
+	Claim		claim = {0};
+	IdemOutcome outcome;
+
+	idem_call_start(&claim.call, "idem_claim()", fcinfo, true);
+	if (!PG_ARGISNULL(2))
+		claim.fingerprint = PG_GETARG_BYTEA_PP(2);
+	idem_patience_arg(fcinfo, 3, &claim.patience);
+	outcome = claim_message(&claim);
+	idem_call_end(&claim.call);
+
+	return outcome_datum(outcome);
+}
+
+/*
+ * idem_begin(message_id text, consumer text, fingerprint bytea,
+ *			  lease interval, max_wait interval) → idem_outcome
+ *
+ * Phase one of a two-phase record: in progress once committed.
+ */
+PG_FUNCTION_INFO_V1(idem_begin);
+Datum
+idem_begin(PG_FUNCTION_ARGS)
+{
+	Claim		claim = {.two_phase = true};
+	IdemOutcome outcome;
+
+	idem_call_start(&claim.call, "idem_begin()", fcinfo, true);
+	if (!PG_ARGISNULL(2))
+		claim.fingerprint = PG_GETARG_BYTEA_PP(2);
+	claim.lease = idem_interval_arg(fcinfo, 3, "lease", 0);
+	idem_patience_arg(fcinfo, 4, &claim.patience);
+	outcome = claim_message(&claim);
+	idem_call_end(&claim.call);
+
+	return outcome_datum(outcome);
+}

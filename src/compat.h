@@ -1,0 +1,52 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *	  Every difference between PostgreSQL major versions, with its reason.
+ *
+ * No other file asks for PG_VERSION_NUM.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_COMPAT_H
+#define IDEM_COMPAT_H
+
+#include "access/genam.h"
+#include "access/tableam.h"
+#include "storage/lmgr.h"
+#include "storage/procarray.h"
+
+#if PG_VERSION_NUM < 150000
+#error "idem_inbox needs PostgreSQL 15 or later"
+#endif
+
+/*
+ * 16 tells apart updates that must enter every index, only summarizing ones
+ * (BRIN) or none; before, an update entered every index or none.
+ */
+#if PG_VERSION_NUM >= 160000
+typedef TU_UpdateIndexes IdemUpdatedIndexes;
+#define IDEM_INDEX_UPDATED(updated, index) \
+	((updated) == TU_All || \
+	 ((updated) == TU_Summarizing && (index)->rd_indam->amsummarizing))
+#else
+typedef bool IdemUpdatedIndexes;
+#define IDEM_INDEX_UPDATED(updated, index) (updated)
+#endif
+
+/* 18 counts index searches for EXPLAIN; nobody asks for them here. */
+#if PG_VERSION_NUM >= 180000
+#define idem_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, NULL, nkeys, 0)
+#else
+#define idem_index_beginscan(heap, index, snapshot, nkeys) \
+	index_beginscan(heap, index, snapshot, nkeys, 0)
+#endif
+
+/* 18 can log a failed try; a poll must not fill the log. */
+#if PG_VERSION_NUM >= 180000
+#define idem_try_xact_wait(xid) ConditionalXactLockTableWait(xid, false)
+#else
+#define idem_try_xact_wait(xid) ConditionalXactLockTableWait(xid)
+#endif
+
+#endif							/* IDEM_COMPAT_H */

@@ -1,0 +1,373 @@
+/*-------------------------------------------------------------------------
+ *
+ * consumer.c
+ *	  The consumer registry: number, policy, and who may act for it.
+ *
+ * Consumers are few and change seldom, so each backend keeps those it met.
+ * A consumer's row is inserted by its first claim, in the claiming
+ * transaction, under the same arbitration as the claim itself: two first
+ * claims of one new consumer wait for each other as two claims of one message
+ * do.  Any other change comes as plain SQL on the table, whose trigger
+ * invalidates every backend's cache.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_inbox.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_collation.h"
+#include "commands/sequence.h"
+#include "commands/trigger.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/hsearch.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+/* Columns of idem_consumer, in C's numbering. */
+enum
+{
+	CONSUMER_ID,
+	CONSUMER_NAME,
+	CONSUMER_RETENTION,
+	CONSUMER_LEASE,
+	CONSUMER_OWNER,
+	CONSUMER_CREATED_AT,
+	CONSUMER_COLUMNS
+};
+
+typedef struct CachedConsumer
+{
+	char		name[IDEM_MAX_ID_BYTES + 1];	/* hash key */
+	IdemConsumer consumer;
+} CachedConsumer;
+
+static HTAB *cache = NULL;
+static bool cache_stale = false;
+
+/*
+ * Forget all cached consumers.  Called from invalidation callbacks, also in
+ * the middle of a look-up, so the memory is given back at the next one.
+ */
+void
+idem_consumer_forget_all(void)
+{
+	cache_stale = true;
+}
+
+static CachedConsumer *
+cache_lookup(const char *name, HASHACTION action)
+{
+	if (cache_stale && cache != NULL)
+	{
+		hash_destroy(cache);
+		cache = NULL;
+	}
+	if (cache == NULL)
+	{
+		HASHCTL		ctl = {0};
+
+		ctl.keysize = IDEM_MAX_ID_BYTES + 1;
+		ctl.entrysize = sizeof(CachedConsumer);
+		ctl.hcxt = CacheMemoryContext;
+		cache = hash_create("idem_inbox consumers", 32, &ctl,
+							HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+		cache_stale = false;
+	}
+	return hash_search(cache, name, action, NULL);
+}
+
+/* Fill in what calls need of a row of idem_consumer. */
+static void
+read_consumer(Relation table, HeapTuple tuple, IdemConsumer *consumer)
+{
+	Datum		values[CONSUMER_COLUMNS];
+	bool		isnull[CONSUMER_COLUMNS];
+
+	heap_deform_tuple(tuple, RelationGetDescr(table), values, isnull);
+	consumer->id = DatumGetInt32(values[CONSUMER_ID]);
+	consumer->owner =
+		get_role_oid(NameStr(*DatumGetName(values[CONSUMER_OWNER])), true);
+	consumer->has_lease = !isnull[CONSUMER_LEASE];
+	if (consumer->has_lease)
+		consumer->lease = *DatumGetIntervalP(values[CONSUMER_LEASE]);
+}
+
+/* Scan key for a consumer's name. */
+static void
+name_key(ScanKey key, const char *name)
+{
+	ScanKeyEntryInitialize(key, 0, 1, BTEqualStrategyNumber, InvalidOid,
+						   C_COLLATION_OID, F_TEXTEQ,
+						   CStringGetTextDatum(name));
+}
+
+/*
+ * A copy of the row of a committed consumer, or this transaction's; NULL if
+ * there is none.
+ */
+static HeapTuple
+find_row(Relation table, const char *name)
+{
+	Relation	index = index_open(idem_catalog()->consumer_name_index,
+								   AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	HeapTuple	tuple = NULL;
+	Snapshot	snapshot;
+	ScanKeyData key;
+	IndexScanDesc scan;
+
+	name_key(&key, name);
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = idem_index_beginscan(table, index, snapshot, 1);
+	index_rescan(scan, &key, 1, NULL, 0);
+	if (index_getnext_slot(scan, ForwardScanDirection, slot))
+		tuple = ExecCopySlotHeapTuple(slot);
+	index_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, AccessShareLock);
+
+	return tuple;
+}
+
+static bool
+find_in_table(const char *name, IdemConsumer *consumer)
+{
+	Relation	table = table_open(idem_catalog()->consumer, AccessShareLock);
+	HeapTuple	tuple = find_row(table, name);
+
+	if (tuple != NULL)
+	{
+		read_consumer(table, tuple, consumer);
+		heap_freetuple(tuple);
+	}
+	table_close(table, AccessShareLock);
+
+	return tuple != NULL;
+}
+
+/* Only the owner's members may act for a consumer. */
+static void
+check_owner(const char *name, const IdemConsumer *consumer)
+{
+	if (OidIsValid(consumer->owner)
+		? has_privs_of_role(GetUserId(), consumer->owner)
+		: superuser())
+		return;
+
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("permission denied for consumer \"%s\"", name),
+			 OidIsValid(consumer->owner)
+			 ? errdetail("It belongs to role \"%s\", of which \"%s\" is no member.",
+						 GetUserNameFromId(consumer->owner, false),
+						 GetUserNameFromId(GetUserId(), false))
+			 : errdetail("The role that it belongs to does not exist."),
+			 errhint("Grant the owner's role, or change the owner with idem_register().")));
+}
+
+/*
+ * Find a consumer that the current role may act for; false if there is none
+ * of this name.
+ *
+ * Error: 42501 if it belongs to another role.
+ */
+bool
+idem_consumer_find(const char *name, IdemConsumer *consumer)
+{
+	CachedConsumer *cached = cache_lookup(name, HASH_FIND);
+
+	if (cached == NULL)
+	{
+		if (!find_in_table(name, consumer))
+			return false;
+
+		cached = cache_lookup(name, HASH_ENTER);
+		cached->consumer = *consumer;
+	}
+	*consumer = cached->consumer;
+	check_owner(name, consumer);
+	return true;
+}
+
+/*
+ * Insert the consumer; IDEM_FOUND: it is there now, whoever inserted it,
+ * IDEM_PENDING: another open transaction is about to.
+ */
+static IdemProbe
+register_new(const char *name, TransactionId *pending)
+{
+	const IdemCatalog *catalog = idem_catalog();
+	Relation	table = table_open(catalog->consumer, RowExclusiveLock);
+	Relation	index = index_open(catalog->consumer_name_index,
+								   AccessShareLock);
+	ScanKeyData key;
+	IdemProbe	probe;
+
+	name_key(&key, name);
+	probe = idem_probe_unique(table, index, &key, 1, NULL, NULL, pending);
+	index_close(index, AccessShareLock);
+	if (probe == IDEM_NOTHING)
+	{
+		Datum		values[CONSUMER_COLUMNS] = {0};
+		bool		isnull[CONSUMER_COLUMNS] = {0};
+		NameData	owner;
+		ItemPointerData tid;
+
+		namestrcpy(&owner, GetUserNameFromId(GetUserId(), false));
+		values[CONSUMER_ID] =
+			Int32GetDatum((int32) nextval_internal(catalog->consumer_sequence,
+												   false));
+		values[CONSUMER_NAME] = CStringGetTextDatum(name);
+		isnull[CONSUMER_RETENTION] = true;
+		isnull[CONSUMER_LEASE] = true;
+		values[CONSUMER_OWNER] = NameGetDatum(&owner);
+		values[CONSUMER_CREATED_AT] =
+			TimestampTzGetDatum(GetCurrentTransactionStartTimestamp());
+		(void) idem_insert_unique(table, values, isnull,
+								  catalog->consumer_name_index, InvalidOid,
+								  &key, 1, &tid);
+
+		/*
+		 * If this (sub)transaction rolls back, so must the cache: local
+		 * invalidations are repeated at abort once a command has processed
+		 * them.
+		 */
+		CacheInvalidateRelcache(table);
+		CommandCounterIncrement();
+		probe = IDEM_FOUND;
+	}
+	table_close(table, NoLock);
+	return probe;
+}
+
+/* Find or register a consumer, whatever the settings say. */
+static bool
+find_or_register(const char *name, const IdemPatience *patience,
+				 IdemConsumer *consumer)
+{
+	while (!idem_consumer_find(name, consumer))
+	{
+		TransactionId pending;
+
+		if (register_new(name, &pending) == IDEM_PENDING &&
+			!idem_wait_for_xact(pending, patience))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Find a consumer that the current role may act for, or register it for the
+ * current role; false if patience ran out while another open transaction was
+ * about to register it.
+ *
+ * Errors: 42501 if it belongs to another role; 42704 if there is none and
+ * idem_inbox.auto_register is off.
+ */
+bool
+idem_consumer_find_or_register(const char *name,
+							   const IdemPatience *patience,
+							   IdemConsumer *consumer)
+{
+	if (idem_consumer_find(name, consumer))
+		return true;
+
+	if (!idem_auto_register)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("consumer \"%s\" is not registered", name),
+				 errdetail("The setting idem_inbox.auto_register is off."),
+				 errhint("Check the spelling, or register it with idem_register().")));
+
+	return find_or_register(name, patience, consumer);
+}
+
+/*
+ * idem_register(consumer text, retention interval, lease interval, owner name)
+ *		→ void
+ *
+ * Creates a consumer or changes its policy to these values.
+ */
+PG_FUNCTION_INFO_V1(idem_register);
+Datum
+idem_register(PG_FUNCTION_ARGS)
+{
+	const IdemPatience patient = {.bounded = false};
+	const Interval *retention;
+	const Interval *lease;
+	char	   *name;
+	Relation	table;
+	HeapTuple	tuple;
+	IdemConsumer consumer;
+	Datum		values[CONSUMER_COLUMNS];
+	bool		isnull[CONSUMER_COLUMNS];
+
+	idem_prevent_if_read_only("idem_register()");
+	name = idem_consumer_arg(fcinfo, 0);
+	retention = idem_interval_arg(fcinfo, 1, "retention", 1000);
+	lease = idem_interval_arg(fcinfo, 2, "lease", 0);
+	if (!PG_ARGISNULL(3))
+	{
+		Oid			owner = get_role_oid(NameStr(*PG_GETARG_NAME(3)), false);
+
+		if (!has_privs_of_role(GetUserId(), owner))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("must be member of role \"%s\"",
+							NameStr(*PG_GETARG_NAME(3))),
+					 errdetail("Consumer \"%s\" would belong to it.", name)));
+	}
+
+	table = table_open(idem_catalog()->consumer, RowExclusiveLock);
+	do
+	{
+		(void) find_or_register(name, &patient, &consumer);
+		tuple = find_row(table, name);
+		if (tuple == NULL)
+			continue;			/* deleted meanwhile */
+
+		heap_deform_tuple(tuple, RelationGetDescr(table), values, isnull);
+		isnull[CONSUMER_RETENTION] = retention == NULL;
+		values[CONSUMER_RETENTION] = IntervalPGetDatum(retention);
+		isnull[CONSUMER_LEASE] = lease == NULL;
+		values[CONSUMER_LEASE] = IntervalPGetDatum(lease);
+		if (!PG_ARGISNULL(3))
+			values[CONSUMER_OWNER] = PG_GETARG_DATUM(3);
+	} while (tuple == NULL ||
+			 idem_update_row(table, &tuple->t_self, values, isnull) != TM_Ok);
+	CacheInvalidateRelcache(table);
+	CommandCounterIncrement();
+	table_close(table, NoLock);
+
+	PG_RETURN_VOID();
+}
+
+/*
+ * idem_invalidate() → trigger
+ *
+ * On idem_consumer and idem_ring: makes every backend forget what it cached
+ * of the table, once this transaction commits.
+ */
+PG_FUNCTION_INFO_V1(idem_invalidate);
+Datum
+idem_invalidate(PG_FUNCTION_ARGS)
+{
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" was not called by trigger manager",
+						"idem_invalidate")));
+
+	CacheInvalidateRelcache(((TriggerData *) fcinfo->context)->tg_relation);
+	return PointerGetDatum(NULL);
+}

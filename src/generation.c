@@ -1,0 +1,232 @@
+/*-------------------------------------------------------------------------
+ *
+ * generation.c
+ *	  A generation of the ring as storage: probe, insert, find, change a row.
+ *
+ * What a row means for a claim is claim.c's and record.c's business, which
+ * generation to ask is the view's (ring.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_inbox.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+/* Columns of a generation's key index. */
+#define KEY_COLUMNS 2
+
+static void
+make_scan_keys(ScanKeyData keys[KEY_COLUMNS], const IdemKey *key)
+{
+	FmgrInfo   *message_id_eq =
+		unconstify(FmgrInfo *, &idem_catalog()->message_id_eq);
+
+	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(key->consumer_id));
+	ScanKeyEntryInitializeWithInfo(&keys[1], 0, 2, BTEqualStrategyNumber,
+								   InvalidOid, InvalidOid, message_id_eq,
+								   key->message_id);
+}
+
+/* Take a row apart; the values stay in the tuple, a copy of the caller's. */
+static void
+read_record(Relation table, HeapTuple tuple, int generation,
+			IdemRecord *record)
+{
+	record->generation = generation;
+	record->tid = tuple->t_self;
+	record->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+	heap_deform_tuple(tuple, RelationGetDescr(table),
+					  record->values, record->isnull);
+}
+
+/*
+ * Look for a row of a key in one generation, as of this moment.
+ *
+ * record: on IDEM_FOUND, the row, a record or a placeholder.
+ * pending: on IDEM_PENDING, the transaction to wait for.
+ *
+ * Leaves no lock behind: emptying a generation must not wait for those who
+ * only looked.
+ */
+IdemProbe
+idem_generation_probe(int generation, const IdemKey *key,
+					  IdemRecord *record, TransactionId *pending)
+{
+	const IdemGenerationOids *oids = &idem_catalog()->generations[generation];
+	Relation	table = table_open(oids->table, AccessShareLock);
+	Relation	index = index_open(oids->key_index, AccessShareLock);
+	ScanKeyData keys[KEY_COLUMNS];
+	HeapTuple	tuple;
+	IdemProbe	probe;
+
+	make_scan_keys(keys, key);
+	probe = idem_probe_unique(table, index, keys, KEY_COLUMNS, NULL, &tuple,
+							  pending);
+	if (probe == IDEM_FOUND)
+		read_record(table, tuple, generation, record);
+	index_close(index, AccessShareLock);
+	table_close(table, AccessShareLock);
+
+	return probe;
+}
+
+/*
+ * Insert a record or a placeholder into a generation; false if another live
+ * row has its key.  Keeps the generation locked until the transaction ends.
+ */
+bool
+idem_generation_insert(int generation, const IdemKey *key, IdemRecord *record)
+{
+	const IdemGenerationOids *oids = &idem_catalog()->generations[generation];
+	Relation	table = table_open(oids->table, RowExclusiveLock);
+	ScanKeyData keys[KEY_COLUMNS];
+	bool		won;
+
+	make_scan_keys(keys, key);
+	record->generation = generation;
+	won = idem_insert_unique(table, record->values, record->isnull,
+							 oids->key_index,
+							 record->isnull[IDEM_COMPLETED_AT]
+							 ? InvalidOid : oids->unfinished_index,
+							 keys, KEY_COLUMNS, &record->tid);
+	table_close(table, NoLock);
+
+	return won;
+}
+
+/* The record of a key in one generation under a snapshot, no placeholder. */
+static bool
+find_in_generation(Relation table, int generation, const IdemKey *key,
+				   Snapshot snapshot, IdemRecord *record)
+{
+	Relation	index = index_open(idem_catalog()->generations[generation].key_index,
+								   AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	ScanKeyData keys[KEY_COLUMNS];
+	IndexScanDesc scan;
+	bool		found = false;
+
+	make_scan_keys(keys, key);
+	scan = idem_index_beginscan(table, index, snapshot, KEY_COLUMNS);
+	index_rescan(scan, keys, KEY_COLUMNS, NULL, 0);
+	if (index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		read_record(table, ExecCopySlotHeapTuple(slot), generation, record);
+		found = !IDEM_IS_PLACEHOLDER(record);
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, AccessShareLock);
+
+	return found;
+}
+
+/*
+ * Find the committed record of a key, or this transaction's, wherever it is.
+ *
+ * lockmode: AccessShareLock to look, RowExclusiveLock to change the record;
+ * then its generation stays locked until the transaction ends.
+ *
+ * All generations are locked before the snapshot is taken, then searched
+ * under that one snapshot: a record that moves meanwhile is in exactly one of
+ * them, and none is emptied before it was searched.  Which of them is in use
+ * does not matter, so no view is needed.
+ *
+ * Error: 40001 under SERIALIZABLE for a record the transaction cannot see.
+ */
+bool
+idem_record_find(const IdemKey *key, LOCKMODE lockmode, IdemRecord *record)
+{
+	Relation	tables[IDEM_GENERATIONS];
+	Snapshot	snapshot;
+	bool		found = false;
+
+	for (int i = 0; i < IDEM_GENERATIONS; i++)
+		tables[i] = table_open(idem_catalog()->generations[i].table, lockmode);
+
+	/* See what this very command has claimed. */
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	for (int i = 0; i < IDEM_GENERATIONS && !found; i++)
+		found = find_in_generation(tables[i], i, key, snapshot, record);
+	UnregisterSnapshot(snapshot);
+
+	for (int i = 0; i < IDEM_GENERATIONS; i++)
+	{
+		bool		keep = found && record->generation == i &&
+			lockmode != AccessShareLock;
+
+		table_close(tables[i], keep ? NoLock : lockmode);
+	}
+
+	if (found)
+		idem_check_serializable(record->xmin);
+	return found;
+}
+
+/*
+ * Read the latest version of a record that this transaction inserted; false
+ * if it has deleted it since.
+ */
+bool
+idem_record_fetch(int generation, const ItemPointerData *tid,
+				  IdemRecord *record)
+{
+	Relation	table = table_open(idem_catalog()->generations[generation].table,
+								   RowExclusiveLock);
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	ItemPointerData latest = *tid;
+	Snapshot	snapshot;
+	TableScanDesc scan;
+	bool		found;
+
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = table_beginscan_tid(table, snapshot);
+	table_tuple_get_latest_tid(scan, &latest);
+	table_endscan(scan);
+	found = table_tuple_fetch_row_version(table, &latest, snapshot, slot);
+	if (found)
+		read_record(table, ExecCopySlotHeapTuple(slot), generation, record);
+	UnregisterSnapshot(snapshot);
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(table, NoLock);
+
+	return found;
+}
+
+/*
+ * Store the record's values in place of the version it was read from; false
+ * if that is not the latest version any more, and the caller looks again.
+ */
+bool
+idem_record_update(IdemRecord *record)
+{
+	Relation	table = table_open(idem_catalog()->generations[record->generation].table,
+								   RowExclusiveLock);
+	TM_Result	result = idem_update_row(table, &record->tid,
+										 record->values, record->isnull);
+
+	table_close(table, NoLock);
+	return result == TM_Ok;
+}
+
+/* Delete the record; false as idem_record_update(). */
+bool
+idem_record_delete(const IdemRecord *record)
+{
+	Relation	table = table_open(idem_catalog()->generations[record->generation].table,
+								   RowExclusiveLock);
+	ItemPointerData tid = record->tid;
+	TM_Result	result = idem_delete_row(table, &tid);
+
+	table_close(table, NoLock);
+	return result == TM_Ok;
+}

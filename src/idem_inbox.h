@@ -1,0 +1,228 @@
+/*-------------------------------------------------------------------------
+ *
+ * idem_inbox.h
+ *	  Names, types and prototypes of the extension, grouped per file.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef IDEM_INBOX_H
+#define IDEM_INBOX_H
+
+#include "postgres.h"
+
+#include "access/htup.h"
+#include "access/skey.h"
+#include "datatype/timestamp.h"
+#include "executor/tuptable.h"
+#include "fmgr.h"
+#include "storage/itemptr.h"
+#include "storage/lockdefs.h"
+#include "utils/relcache.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+
+#define IDEM_VERSION "1.0.0"
+
+/* The longest message id and consumer name, in bytes. */
+#define IDEM_MAX_ID_BYTES 1024
+
+/* The ring has this many generations; they are numbered from 0 in C. */
+#define IDEM_GENERATIONS 3
+
+typedef enum IdemOutcome
+{
+	IDEM_CLAIMED,
+	IDEM_DUPLICATE,
+	IDEM_BUSY,
+	IDEM_IN_PROGRESS,
+	IDEM_NEEDS_RECONCILIATION,
+	IDEM_MISMATCH
+} IdemOutcome;
+
+#define IDEM_OUTCOMES (IDEM_MISMATCH + 1)
+
+/* What a record's place in an index is found by. */
+typedef struct IdemKey
+{
+	int32		consumer_id;
+	Datum		message_id;		/* an idem_message_id */
+} IdemKey;
+
+/* Columns of a generation, in C's numbering. */
+enum
+{
+	IDEM_RECEIVED_AT,
+	IDEM_COMPLETED_AT,
+	IDEM_LEASE_UNTIL,
+	IDEM_CONSUMER_ID,
+	IDEM_ATTEMPT,
+	IDEM_MESSAGE_ID,
+	IDEM_FINGERPRINT,
+	IDEM_DETAIL,
+	IDEM_COLUMNS
+};
+
+/*
+ * One version of a row of a generation: where it lies and what it holds.
+ * Values by reference live in the memory context of whoever read it.
+ */
+typedef struct IdemRecord
+{
+	int			generation;
+	ItemPointerData tid;
+	TransactionId xmin;
+	Datum		values[IDEM_COLUMNS];
+	bool		isnull[IDEM_COLUMNS];
+} IdemRecord;
+
+/*
+ * A placeholder holds a key's place in the current generation while the
+ * record itself goes into the next one; it is never an answer by itself.
+ */
+#define IDEM_IS_PLACEHOLDER(record) \
+	(!(record)->isnull[IDEM_COMPLETED_AT] && \
+	 TIMESTAMP_IS_NOBEGIN(DatumGetTimestampTz((record)->values[IDEM_COMPLETED_AT])))
+
+typedef enum IdemProbe
+{
+	IDEM_NOTHING,				/* no row, and nobody is about to add one */
+	IDEM_FOUND,					/* a committed row, or this transaction's */
+	IDEM_PENDING				/* another open transaction's row */
+} IdemProbe;
+
+/*
+ * The generations that a claim deals with; -1: there is none. Backends read
+ * it once and keep it until an invalidation arrives.
+ */
+typedef struct IdemView
+{
+	int			previous;		/* sealed, may hold records */
+	int			current;		/* its index arbitrates */
+	int			next;			/* being opened: takes the records */
+} IdemView;
+
+/* OIDs of the extension's objects in this database. */
+typedef struct IdemGenerationOids
+{
+	Oid			table;
+	Oid			key_index;
+	Oid			unfinished_index;
+} IdemGenerationOids;
+
+typedef struct IdemCatalog
+{
+	bool		valid;
+	Oid			schema;
+	Oid			owner;			/* of the tables */
+	Oid			ring;
+	Oid			consumer;
+	Oid			consumer_name_index;
+	Oid			consumer_sequence;
+	IdemGenerationOids generations[IDEM_GENERATIONS];
+	Oid			outcomes[IDEM_OUTCOMES];
+	FmgrInfo	message_id_eq;
+} IdemCatalog;
+
+/* What a call needs to know of a consumer. */
+typedef struct IdemConsumer
+{
+	int32		id;
+	Oid			owner;			/* InvalidOid: no such role (any more) */
+	bool		has_lease;
+	Interval	lease;
+} IdemConsumer;
+
+/* How long a call may wait for other transactions. */
+typedef struct IdemPatience
+{
+	bool		bounded;
+	TimestampTz until;
+} IdemPatience;
+
+/*
+ * A call about one message: its arguments, and the error context that names
+ * them in every error.
+ */
+typedef struct IdemCall
+{
+	ErrorContextCallback context;
+	const char *function;
+	text	   *message_id;
+	char	   *consumer_name;
+} IdemCall;
+
+/* idem_inbox.c */
+extern bool idem_auto_register;
+extern int	idem_lease;
+
+/* call.c */
+extern void idem_call_start(IdemCall *call, const char *function,
+							FunctionCallInfo fcinfo, bool writes);
+extern void idem_call_end(IdemCall *call);
+extern void idem_prevent_if_read_only(const char *function);
+extern char *idem_consumer_arg(FunctionCallInfo fcinfo, int argno);
+extern void idem_patience_arg(FunctionCallInfo fcinfo, int argno,
+							  IdemPatience *patience);
+extern const Interval *idem_interval_arg(FunctionCallInfo fcinfo, int argno,
+										 const char *name, int least_ms);
+extern TimestampTz idem_lease_end(const Interval *lease,
+								  const IdemConsumer *consumer,
+								  TimestampTz now);
+
+/* catalog.c */
+extern const IdemCatalog *idem_catalog(void);
+extern void idem_catalog_init(void);
+
+/* message_key.c */
+extern Datum idem_message_id_make(text *message_id);
+
+/* arbiter.c */
+extern IdemProbe idem_probe_unique(Relation table, Relation index,
+								   ScanKey keys, int nkeys,
+								   ItemPointer except, HeapTuple *found,
+								   TransactionId *pending);
+extern bool idem_insert_unique(Relation table, Datum *values, bool *isnull,
+							   Oid arbiter, Oid skipped_index,
+							   ScanKey keys, int nkeys, ItemPointer tid);
+extern TM_Result idem_update_row(Relation table, ItemPointer tid,
+								 Datum *values, bool *isnull);
+extern TM_Result idem_delete_row(Relation table, ItemPointer tid);
+extern bool idem_wait_for_xact(TransactionId xid, const IdemPatience *patience);
+extern void idem_check_serializable(TransactionId xmin);
+
+/* consumer.c */
+extern bool idem_consumer_find(const char *name, IdemConsumer *consumer);
+extern bool idem_consumer_find_or_register(const char *name,
+										   const IdemPatience *patience,
+										   IdemConsumer *consumer);
+extern void idem_consumer_forget_all(void);
+
+/* ring.c */
+extern IdemView idem_ring_view(void);
+extern void idem_ring_forget_view(void);
+extern bool idem_view_equal(const IdemView *a, const IdemView *b);
+
+/* generation.c */
+extern IdemProbe idem_generation_probe(int generation, const IdemKey *key,
+									   IdemRecord *record,
+									   TransactionId *pending);
+extern bool idem_generation_insert(int generation, const IdemKey *key,
+								   IdemRecord *record);
+extern bool idem_record_find(const IdemKey *key, LOCKMODE lockmode,
+							 IdemRecord *record);
+extern bool idem_record_fetch(int generation, const ItemPointerData *tid,
+							  IdemRecord *record);
+extern bool idem_record_update(IdemRecord *record);
+extern bool idem_record_delete(const IdemRecord *record);
+
+/* guard.c */
+extern void idem_guard_init(void);
+extern void idem_remember_claim(const IdemRecord *record);
+extern void idem_commit_synchronously(void);
+
+/* claim.c */
+typedef void (*IdemClaimHook) (const char *point);
+extern PGDLLEXPORT IdemClaimHook idem_claim_hook;
+
+#endif							/* IDEM_INBOX_H */
