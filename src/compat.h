@@ -11,8 +11,10 @@
 #define IDEM_COMPAT_H
 
 #include "access/genam.h"
+#include "access/nbtree.h"
 #include "access/tableam.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "storage/procarray.h"
 
 #if PG_VERSION_NUM < 150000
@@ -42,11 +44,33 @@ typedef bool IdemUpdatedIndexes;
 	index_beginscan(heap, index, snapshot, nkeys, 0)
 #endif
 
+/*
+ * 16 also wants the table, to finish a page split in logical decoding's
+ * sight; up to 16, the snapshot serves old_snapshot_threshold.
+ */
+#if PG_VERSION_NUM >= 170000
+#define idem_bt_search(index, table, key, buffer) \
+	_bt_search(index, table, key, buffer, BT_READ)
+#elif PG_VERSION_NUM >= 160000
+#define idem_bt_search(index, table, key, buffer) \
+	_bt_search(index, table, key, buffer, BT_READ, NULL)
+#else
+#define idem_bt_search(index, table, key, buffer) \
+	_bt_search(index, key, buffer, BT_READ, NULL)
+#endif
+
 /* 18 can log a failed try; a poll must not fill the log. */
 #if PG_VERSION_NUM >= 180000
 #define idem_try_xact_wait(xid) ConditionalXactLockTableWait(xid, false)
 #else
 #define idem_try_xact_wait(xid) ConditionalXactLockTableWait(xid)
+#endif
+
+/* 17 can also ask for any stronger lock. */
+#if PG_VERSION_NUM >= 170000
+#define idem_lock_held(tag, mode) LockHeldByMe(tag, mode, false)
+#else
+#define idem_lock_held(tag, mode) LockHeldByMe(tag, mode)
 #endif
 
 #endif							/* IDEM_COMPAT_H */

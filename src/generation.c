@@ -14,6 +14,7 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "miscadmin.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -47,12 +48,25 @@ read_record(Relation table, HeapTuple tuple, int generation,
 }
 
 /*
+ * The lock that a probe needs: none if this transaction has inserted into the
+ * generation, which keeps table and index locked until it ends.
+ */
+static LOCKMODE
+probe_lock(const IdemGenerationOids *oids)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, oids->key_index);
+	return idem_lock_held(&tag, RowExclusiveLock) ? NoLock : AccessShareLock;
+}
+
+/*
  * Look for a row of a key in one generation, as of this moment.
  *
  * record: on IDEM_FOUND, the row, a record or a placeholder.
  * pending: on IDEM_PENDING, the transaction to wait for.
  *
- * Leaves no lock behind: emptying a generation must not wait for those who
+ * Leaves no new lock behind: emptying a generation must not wait for those who
  * only looked.
  */
 IdemProbe
@@ -60,8 +74,9 @@ idem_generation_probe(int generation, const IdemKey *key,
 					  IdemRecord *record, TransactionId *pending)
 {
 	const IdemGenerationOids *oids = &idem_catalog()->generations[generation];
-	Relation	table = table_open(oids->table, AccessShareLock);
-	Relation	index = index_open(oids->key_index, AccessShareLock);
+	LOCKMODE	lock = probe_lock(oids);
+	Relation	table = table_open(oids->table, lock);
+	Relation	index = index_open(oids->key_index, lock);
 	ScanKeyData keys[KEY_COLUMNS];
 	HeapTuple	tuple;
 	IdemProbe	probe;
@@ -71,8 +86,8 @@ idem_generation_probe(int generation, const IdemKey *key,
 							  pending);
 	if (probe == IDEM_FOUND)
 		read_record(table, tuple, generation, record);
-	index_close(index, AccessShareLock);
-	table_close(table, AccessShareLock);
+	index_close(index, lock);
+	table_close(table, lock);
 
 	return probe;
 }

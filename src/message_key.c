@@ -29,15 +29,12 @@
 /* Where a canonical UUID has its dashes. */
 #define IS_DASH(i) ((i) == 8 || (i) == 13 || (i) == 18 || (i) == 23)
 
-static inline int
-hex_value(char c)
-{
-	if (c >= '0' && c <= '9')
-		return c - '0';
-	if (c >= 'a' && c <= 'f')
-		return c - 'a' + 10;
-	return -1;
-}
+/* Values of the lower-case hexadecimal digits, plus 1; 0: no digit. */
+static const unsigned char hex_value[256] = {
+	['0'] = 1, ['1'] = 2, ['2'] = 3, ['3'] = 4, ['4'] = 5, ['5'] = 6,
+	['6'] = 7, ['7'] = 8, ['8'] = 9, ['9'] = 10, ['a'] = 11, ['b'] = 12,
+	['c'] = 13, ['d'] = 14, ['e'] = 15, ['f'] = 16
+};
 
 /* The 16 bytes of a canonical lower-case UUID; false if it is none. */
 static bool
@@ -48,8 +45,8 @@ parse_uuid(const char *s, int len, unsigned char *bytes)
 
 	for (int i = 0; i < UUID_TEXT_LEN;)
 	{
-		int			high;
-		int			low;
+		unsigned char high;
+		unsigned char low;
 
 		if (IS_DASH(i))
 		{
@@ -57,11 +54,11 @@ parse_uuid(const char *s, int len, unsigned char *bytes)
 				return false;
 			continue;
 		}
-		high = hex_value(s[i++]);
-		low = hex_value(s[i++]);
-		if (high < 0 || low < 0)
+		high = hex_value[(unsigned char) s[i++]];
+		low = hex_value[(unsigned char) s[i++]];
+		if (high == 0 || low == 0)
 			return false;
-		*bytes++ = (unsigned char) (high << 4 | low);
+		*bytes++ = (high - 1) << 4 | (low - 1);
 	}
 	return true;
 }
