@@ -323,6 +323,78 @@ CREATE FUNCTION idem_register(
 COMMENT ON FUNCTION idem_register(text, interval, interval, name) IS
 'creates a consumer or changes its policy to these values. retention: how long its records are kept if longer than idem_inbox.retention; lease: of attempts that name none; both NULL: as the settings say. owner: the role whose members may act for it; NULL: the present owner, of a new consumer the current role. Errors: 42501 if the current role is no member of the present or the new owner, 42704 for an unknown role';
 
+--
+-- Maintenance
+--
+CREATE FUNCTION idem_maintain() RETURNS text
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_maintain() IS
+'takes one maintenance step and says which: opened (the next generation), sealed (the current one), moved (a batch of records that outlive the sealed generation), emptied (the sealed generation), waiting (a step is due, but a transaction or a lock is in its way), nothing (no step is due). Waits for nobody; in a transaction block it takes one step, whose locks last until the block ends. For those who cannot preload the worker. Error: 25006 when read-only';
+
+CREATE FUNCTION idem_next_step(
+	OUT step text, OUT generation int4, OUT due_in interval, OUT older_than xid8
+) RETURNS record
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_next_step() IS
+'the maintenance step that comes next: open, seal or empty; the number of the generation that it changes; how long until it is due by age; and, if it waits for transactions, the id that they are older than';
+
+-- The ring, for people. age is the time that counts towards retention.
+CREATE VIEW idem_generation AS
+	WITH ring AS (
+		SELECT COALESCE(pg_catalog.max(r.current), 1) AS current,
+			   COALESCE(pg_catalog.bool_or(r.next_open), false) AS next_open,
+			   COALESCE(pg_catalog.bool_or(r.previous_sealed), false) AS previous_sealed,
+			   pg_catalog.max(r.current_age) AS current_age,
+			   pg_catalog.max(r.previous_age) AS previous_age,
+			   pg_catalog.max(r.opened_at) AS opened_at,
+			   pg_catalog.max(r.sealed_at) AS sealed_at
+		FROM idem_ring r
+	), member AS (
+		SELECT g.generation, g.name,
+			   CASE (g.generation OPERATOR(pg_catalog.-) ring.current OPERATOR(pg_catalog.+) 3) OPERATOR(pg_catalog.%) 3
+				   WHEN 0 THEN 'current'
+				   WHEN 1 THEN CASE WHEN ring.next_open THEN 'next' ELSE 'spare' END
+				   ELSE CASE WHEN ring.previous_sealed THEN 'previous' ELSE 'spare' END
+			   END AS role,
+			   ring.opened_at, ring.sealed_at, ring.current_age, ring.previous_age
+		FROM ring, (VALUES (1, 'idem_generation_1'::pg_catalog.regclass),
+						   (2, 'idem_generation_2'::pg_catalog.regclass),
+						   (3, 'idem_generation_3'::pg_catalog.regclass)) g(generation, name)
+	), holder AS (
+		SELECT pg_catalog.format('transaction of pid %s, open for %s', a.pid,
+								 pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) a.xact_start)) AS name,
+			   pg_catalog.age(a.backend_xid) AS age
+		FROM pg_catalog.pg_stat_activity a
+		WHERE a.backend_xid IS NOT NULL
+		UNION ALL
+		SELECT pg_catalog.format('prepared transaction %L, open for %s', p.gid,
+								 pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) p.prepared)),
+			   pg_catalog.age(p.transaction)
+		FROM pg_catalog.pg_prepared_xacts p
+	)
+	SELECT m.name AS "table",
+		   m.role,
+		   CASE m.role WHEN 'current' THEN m.opened_at END AS opened_at,
+		   CASE m.role WHEN 'previous' THEN m.sealed_at END AS sealed_at,
+		   CASE m.role WHEN 'current' THEN m.current_age
+					   WHEN 'previous' THEN m.previous_age END AS age,
+		   pg_catalog.pg_stat_get_live_tuples(m.name) AS rows_estimate,
+		   pg_catalog.pg_total_relation_size(m.name) AS bytes,
+		   n.step AS next_step,
+		   CASE
+			   WHEN n.due_in OPERATOR(pg_catalog.>) '0'::pg_catalog.interval THEN
+				   pg_catalog.format('age: due in %s', pg_catalog.date_trunc('second', n.due_in))
+			   WHEN n.older_than IS NOT NULL THEN
+				   COALESCE((SELECT h.name FROM holder h ORDER BY h.age DESC LIMIT 1),
+							pg_catalog.format('transactions older than %s', n.older_than))
+			   WHEN n.step IS NOT NULL THEN 'the next maintenance run'
+		   END AS waits_for
+	FROM member m
+		 LEFT JOIN idem_next_step() n ON n.generation OPERATOR(pg_catalog.=) m.generation;
+COMMENT ON VIEW idem_generation IS
+'the ring''s generations: role (current, next, previous, spare), since when, the age that counts towards retention, rows (estimated) and bytes; for the one that the next maintenance step changes, that step and what it waits for';
+GRANT SELECT ON idem_generation TO pg_monitor;
+
 CREATE FUNCTION idem_version() RETURNS text
 	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION idem_version() IS
@@ -342,5 +414,8 @@ REVOKE ALL ON FUNCTION
 	idem_status(text, text),
 	idem_forget(text, text),
 	idem_register(text, interval, interval, name),
+	idem_maintain(),
+	idem_next_step(),
 	idem_version()
 FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION idem_next_step() TO pg_monitor;

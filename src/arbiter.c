@@ -88,6 +88,7 @@ certainly_absent(Relation table, Relation index, ScanKey keys, int nkeys)
 	state.itup = index_form_tuple(RelationGetDescr(index), values, isnull);
 	state.itemsz = MAXALIGN(IndexTupleSize(state.itup));
 	state.itup_key = _bt_mkscankey(index, state.itup);
+	state.itup_key->scantid = NULL; /* any row with this key */
 	stack = idem_bt_search(index, table, state.itup_key, &state.buf);
 
 	/* An empty index has no root page yet. */

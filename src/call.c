@@ -171,6 +171,15 @@ idem_interval_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 	return interval;
 }
 
+/* An interval's length, a day being 24 hours and a month 30 days. */
+int64
+idem_interval_microseconds(const Interval *interval)
+{
+	int64		days = (int64) interval->month * DAYS_PER_MONTH + interval->day;
+
+	return days * USECS_PER_DAY + interval->time;
+}
+
 /*
  * When a lease taken now ends: the call's, else the consumer's, else the
  * setting's.

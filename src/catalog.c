@@ -149,6 +149,7 @@ load(void)
 
 	catalog.schema = extension_schema();
 	catalog.ring = relation_named(catalog.schema, "idem_ring");
+	catalog.ring_key_index = relation_named(catalog.schema, "idem_ring_pkey");
 	catalog.consumer = relation_named(catalog.schema, "idem_consumer");
 	catalog.owner = relation_owner(catalog.consumer);
 	catalog.consumer_name_index =

@@ -73,4 +73,13 @@ typedef bool IdemUpdatedIndexes;
 #define idem_lock_held(tag, mode) LockHeldByMe(tag, mode)
 #endif
 
+/* 16 can run as the table's owner, which matters for subscriptions only. */
+#if PG_VERSION_NUM >= 160000
+#define idem_execute_truncate(tables, relids, logged) \
+	ExecuteTruncateGuts(tables, relids, logged, DROP_RESTRICT, false, false)
+#else
+#define idem_execute_truncate(tables, relids, logged) \
+	ExecuteTruncateGuts(tables, relids, logged, DROP_RESTRICT, false)
+#endif
+
 #endif							/* IDEM_COMPAT_H */

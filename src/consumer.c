@@ -200,6 +200,44 @@ idem_consumer_find(const char *name, IdemConsumer *consumer)
 }
 
 /*
+ * The consumers whose records are kept longer than so many microseconds, as a
+ * list of IdemPolicy.
+ */
+List *
+idem_consumers_kept_longer(int64 microseconds)
+{
+	Relation	table = table_open(idem_catalog()->consumer, AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = table_beginscan(table, snapshot, 0, NULL);
+	List	   *policies = NIL;
+
+	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	{
+		bool		isnull;
+		Datum		retention = slot_getattr(slot, CONSUMER_RETENTION + 1,
+											 &isnull);
+		IdemPolicy *policy;
+
+		if (isnull ||
+			idem_interval_microseconds(DatumGetIntervalP(retention)) <= microseconds)
+			continue;
+
+		policy = palloc(sizeof(IdemPolicy));
+		policy->consumer_id =
+			DatumGetInt32(slot_getattr(slot, CONSUMER_ID + 1, &isnull));
+		policy->retention = *DatumGetIntervalP(retention);
+		policies = lappend(policies, policy);
+	}
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(table, AccessShareLock);
+
+	return policies;
+}
+
+/*
  * Insert the consumer; IDEM_FOUND: it is there now, whoever inserted it,
  * IDEM_PENDING: another open transaction is about to.
  */

@@ -36,9 +36,9 @@ make_scan_keys(ScanKeyData keys[KEY_COLUMNS], const IdemKey *key)
 }
 
 /* Take a row apart; the values stay in the tuple, a copy of the caller's. */
-static void
-read_record(Relation table, HeapTuple tuple, int generation,
-			IdemRecord *record)
+void
+idem_record_read(Relation table, HeapTuple tuple, int generation,
+				 IdemRecord *record)
 {
 	record->generation = generation;
 	record->tid = tuple->t_self;
@@ -85,7 +85,7 @@ idem_generation_probe(int generation, const IdemKey *key,
 	probe = idem_probe_unique(table, index, keys, KEY_COLUMNS, NULL, &tuple,
 							  pending);
 	if (probe == IDEM_FOUND)
-		read_record(table, tuple, generation, record);
+		idem_record_read(table, tuple, generation, record);
 	index_close(index, lock);
 	table_close(table, lock);
 
@@ -133,7 +133,7 @@ find_in_generation(Relation table, int generation, const IdemKey *key,
 	index_rescan(scan, keys, KEY_COLUMNS, NULL, 0);
 	if (index_getnext_slot(scan, ForwardScanDirection, slot))
 	{
-		read_record(table, ExecCopySlotHeapTuple(slot), generation, record);
+		idem_record_read(table, ExecCopySlotHeapTuple(slot), generation, record);
 		found = !IDEM_IS_PLACEHOLDER(record);
 	}
 	index_endscan(scan);
@@ -209,7 +209,7 @@ idem_record_fetch(int generation, const ItemPointerData *tid,
 	table_endscan(scan);
 	found = table_tuple_fetch_row_version(table, &latest, snapshot, slot);
 	if (found)
-		read_record(table, ExecCopySlotHeapTuple(slot), generation, record);
+		idem_record_read(table, ExecCopySlotHeapTuple(slot), generation, record);
 	UnregisterSnapshot(snapshot);
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(table, NoLock);

@@ -19,6 +19,8 @@ PG_MODULE_MAGIC;
 
 bool		idem_auto_register = true;
 int			idem_lease = 0;
+int			idem_retention = 14 * SECS_PER_DAY;
+int			idem_naptime = 60;
 
 void		_PG_init(void);
 
@@ -41,6 +43,24 @@ _PG_init(void)
 							0, 0, INT_MAX,
 							PGC_USERSET,
 							GUC_UNIT_MS,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("idem_inbox.retention",
+							"How long records are kept at least.",
+							"It must exceed the time in which a message can be redelivered. A record lives between one and two times as long.",
+							&idem_retention,
+							14 * SECS_PER_DAY, 1, INT_MAX,
+							PGC_SUSET,
+							GUC_UNIT_S,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("idem_inbox.naptime",
+							"Time between two maintenance runs in a database.",
+							"A run counts at most ten times as much towards the age of records, so set it to the interval of the scheduler that calls idem_maintain(), too.",
+							&idem_naptime,
+							60, 1, SECS_PER_DAY,
+							PGC_SIGHUP,
+							GUC_UNIT_S,
 							NULL, NULL, NULL);
 
 	MarkGUCPrefixReserved("idem_inbox");

@@ -12,9 +12,11 @@
 
 #include "access/htup.h"
 #include "access/skey.h"
+#include "access/transam.h"
 #include "datatype/timestamp.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
+#include "nodes/pg_list.h"
 #include "storage/itemptr.h"
 #include "storage/lockdefs.h"
 #include "utils/relcache.h"
@@ -102,6 +104,25 @@ typedef struct IdemView
 	int			next;			/* being opened: takes the records */
 } IdemView;
 
+/* The ring's state, see idem_ring; ages in microseconds. */
+typedef struct IdemRing
+{
+	bool		exists;			/* whether there is a row yet */
+	ItemPointerData tid;
+	TransactionId xmin;
+	int			current;
+	bool		next_open;
+	bool		previous_sealed;
+	bool		has_horizon;
+	FullTransactionId horizon;
+	int64		current_age;	/* counted since current was opened */
+	int64		previous_age;	/* counted since previous was sealed */
+	int64		skipped;		/* passed without being counted */
+	TimestampTz counted_at;
+	TimestampTz opened_at;
+	TimestampTz sealed_at;		/* DT_NOBEGIN: nothing is sealed */
+} IdemRing;
+
 /* OIDs of the extension's objects in this database. */
 typedef struct IdemGenerationOids
 {
@@ -116,6 +137,7 @@ typedef struct IdemCatalog
 	Oid			schema;
 	Oid			owner;			/* of the tables */
 	Oid			ring;
+	Oid			ring_key_index;
 	Oid			consumer;
 	Oid			consumer_name_index;
 	Oid			consumer_sequence;
@@ -132,6 +154,13 @@ typedef struct IdemConsumer
 	bool		has_lease;
 	Interval	lease;
 } IdemConsumer;
+
+/* A consumer whose records are kept longer than the setting says. */
+typedef struct IdemPolicy
+{
+	int32		consumer_id;
+	Interval	retention;
+} IdemPolicy;
 
 /* How long a call may wait for other transactions. */
 typedef struct IdemPatience
@@ -155,6 +184,8 @@ typedef struct IdemCall
 /* idem_inbox.c */
 extern bool idem_auto_register;
 extern int	idem_lease;
+extern int	idem_retention;
+extern int	idem_naptime;
 
 /* call.c */
 extern void idem_call_start(IdemCall *call, const char *function,
@@ -166,6 +197,7 @@ extern void idem_patience_arg(FunctionCallInfo fcinfo, int argno,
 							  IdemPatience *patience);
 extern const Interval *idem_interval_arg(FunctionCallInfo fcinfo, int argno,
 										 const char *name, int least_ms);
+extern int64 idem_interval_microseconds(const Interval *interval);
 extern TimestampTz idem_lease_end(const Interval *lease,
 								  const IdemConsumer *consumer,
 								  TimestampTz now);
@@ -197,8 +229,12 @@ extern bool idem_consumer_find_or_register(const char *name,
 										   const IdemPatience *patience,
 										   IdemConsumer *consumer);
 extern void idem_consumer_forget_all(void);
+extern List *idem_consumers_kept_longer(int64 microseconds);
 
 /* ring.c */
+extern void idem_ring_read(Relation table, IdemRing *ring);
+extern bool idem_ring_write(Relation table, IdemRing *ring, bool view_changed);
+extern IdemView idem_view_of_ring(const IdemRing *ring);
 extern IdemView idem_ring_view(void);
 extern void idem_ring_forget_view(void);
 extern bool idem_view_equal(const IdemView *a, const IdemView *b);
@@ -209,6 +245,8 @@ extern IdemProbe idem_generation_probe(int generation, const IdemKey *key,
 									   TransactionId *pending);
 extern bool idem_generation_insert(int generation, const IdemKey *key,
 								   IdemRecord *record);
+extern void idem_record_read(Relation table, HeapTuple tuple, int generation,
+							 IdemRecord *record);
 extern bool idem_record_find(const IdemKey *key, LOCKMODE lockmode,
 							 IdemRecord *record);
 extern bool idem_record_fetch(int generation, const ItemPointerData *tid,
@@ -220,6 +258,15 @@ extern bool idem_record_delete(const IdemRecord *record);
 extern void idem_guard_init(void);
 extern void idem_remember_claim(const IdemRecord *record);
 extern void idem_commit_synchronously(void);
+
+/* maintain.c */
+extern const char *idem_maintain_step(void);
+
+/* survivor.c */
+extern int	idem_move_survivors(int generation, int current,
+								const IdemRing *ring);
+extern bool idem_has_survivors(int generation, const IdemRing *ring);
+extern void idem_truncate(Relation table);
 
 /* claim.c */
 typedef void (*IdemClaimHook) (const char *point);

@@ -1,32 +1,157 @@
 /*-------------------------------------------------------------------------
  *
  * ring.c
- *	  The ring's state as claims see it: which generations to deal with.
+ *	  The ring's state: one row, and the view of it that claims go by.
  *
- * The state is one row, written by maintenance only.  Backends cache it; the
- * relcache, not a snapshot, tells them that it changed.  A claim that is about
- * to write gets its transaction id, then accepts invalidations, then asks for
- * the view; maintenance in turn waits for transactions older than its last
- * step before it takes the next one.  So no claim writes under a view that is
- * more than one step old, see the waiting rule in maintain.c.
+ * The state is written by maintenance only (maintain.c).  Backends cache what
+ * they need of it; the relcache, not a snapshot, tells them that it changed.
+ * A claim that is about to write gets its transaction id, then accepts
+ * invalidations, then asks for the view; maintenance in turn waits for
+ * transactions older than its last step before it takes the next one.  So no
+ * claim writes under a view that is more than one step old.
  *
  *-------------------------------------------------------------------------
  */
 #include "idem_inbox.h"
 
+#include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xact.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/xid8.h"
 
-/* Columns of idem_ring that make up the view, in SQL's numbering. */
-#define RING_CURRENT			2
-#define RING_NEXT_OPEN			3
-#define RING_PREVIOUS_SEALED	4
+/* Columns of idem_ring, in C's numbering. */
+enum
+{
+	RING_ONLY_ROW,
+	RING_CURRENT,
+	RING_NEXT_OPEN,
+	RING_PREVIOUS_SEALED,
+	RING_HORIZON,
+	RING_CURRENT_AGE,
+	RING_PREVIOUS_AGE,
+	RING_SKIPPED,
+	RING_COUNTED_AT,
+	RING_OPENED_AT,
+	RING_SEALED_AT,
+	RING_COLUMNS
+};
 
 static IdemView view;
 static bool view_valid = false;
+
+static int64
+microseconds(Datum interval)
+{
+	Interval   *value = DatumGetIntervalP(interval);
+
+	return idem_interval_microseconds(value);
+}
+
+static Datum
+interval_of(int64 microseconds)
+{
+	Interval   *value = palloc0(sizeof(Interval));
+
+	value->time = microseconds;
+	return IntervalPGetDatum(value);
+}
+
+/*
+ * Read the state, as last committed or written by this transaction.
+ *
+ * Without a row, which is how the extension is created, the ring stands at
+ * its beginning: the first generation is current and nothing is sealed.
+ */
+void
+idem_ring_read(Relation table, IdemRing *ring)
+{
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TableScanDesc scan = table_beginscan(table, snapshot, 0, NULL);
+
+	memset(ring, 0, sizeof(IdemRing));
+	ring->exists = table_scan_getnextslot(scan, ForwardScanDirection, slot);
+	if (ring->exists)
+	{
+		HeapTuple	tuple = ExecCopySlotHeapTuple(slot);
+		Datum		values[RING_COLUMNS];
+		bool		isnull[RING_COLUMNS];
+
+		heap_deform_tuple(tuple, RelationGetDescr(table), values, isnull);
+		ring->tid = tuple->t_self;
+		ring->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
+		ring->current = DatumGetInt16(values[RING_CURRENT]) - 1;
+		ring->next_open = DatumGetBool(values[RING_NEXT_OPEN]);
+		ring->previous_sealed = DatumGetBool(values[RING_PREVIOUS_SEALED]);
+		ring->has_horizon = !isnull[RING_HORIZON];
+		if (ring->has_horizon)
+			ring->horizon = DatumGetFullTransactionId(values[RING_HORIZON]);
+		ring->current_age = microseconds(values[RING_CURRENT_AGE]);
+		ring->previous_age = microseconds(values[RING_PREVIOUS_AGE]);
+		ring->skipped = microseconds(values[RING_SKIPPED]);
+		ring->counted_at = DatumGetTimestampTz(values[RING_COUNTED_AT]);
+		ring->opened_at = DatumGetTimestampTz(values[RING_OPENED_AT]);
+		ring->sealed_at = isnull[RING_SEALED_AT]
+			? DT_NOBEGIN : DatumGetTimestampTz(values[RING_SEALED_AT]);
+	}
+	table_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	ExecDropSingleTupleTableSlot(slot);
+}
+
+/*
+ * Write the state; false if somebody else wrote it since it was read.
+ *
+ * view_changed: whether claims must go by another view from the commit on.
+ */
+bool
+idem_ring_write(Relation table, IdemRing *ring, bool view_changed)
+{
+	Datum		values[RING_COLUMNS];
+	bool		isnull[RING_COLUMNS] = {0};
+	bool		written;
+
+	values[RING_ONLY_ROW] = BoolGetDatum(true);
+	values[RING_CURRENT] = Int16GetDatum(ring->current + 1);
+	values[RING_NEXT_OPEN] = BoolGetDatum(ring->next_open);
+	values[RING_PREVIOUS_SEALED] = BoolGetDatum(ring->previous_sealed);
+	values[RING_HORIZON] = FullTransactionIdGetDatum(ring->horizon);
+	isnull[RING_HORIZON] = !ring->has_horizon;
+	values[RING_CURRENT_AGE] = interval_of(ring->current_age);
+	values[RING_PREVIOUS_AGE] = interval_of(ring->previous_age);
+	values[RING_SKIPPED] = interval_of(ring->skipped);
+	values[RING_COUNTED_AT] = TimestampTzGetDatum(ring->counted_at);
+	values[RING_OPENED_AT] = TimestampTzGetDatum(ring->opened_at);
+	values[RING_SEALED_AT] = TimestampTzGetDatum(ring->sealed_at);
+	isnull[RING_SEALED_AT] = TIMESTAMP_IS_NOBEGIN(ring->sealed_at);
+
+	if (ring->exists)
+		written = idem_update_row(table, &ring->tid, values,
+								  isnull) == TM_Ok;
+	else
+	{
+		ScanKeyData key;
+
+		ScanKeyInit(&key, RING_ONLY_ROW + 1, BTEqualStrategyNumber, F_BOOLEQ,
+					BoolGetDatum(true));
+		written = idem_insert_unique(table, values, isnull,
+									 idem_catalog()->ring_key_index,
+									 InvalidOid, &key, 1, &ring->tid);
+	}
+
+	if (view_changed)
+	{
+		/* See register_new() in consumer.c for why the command ends here. */
+		CacheInvalidateRelcache(table);
+		CommandCounterIncrement();
+	}
+	return written;
+}
 
 /* Read the state anew at the next question. */
 void
@@ -43,34 +168,17 @@ idem_view_equal(const IdemView *a, const IdemView *b)
 		a->next == b->next;
 }
 
-/* Without a row the ring stands as it was created. */
-static void
-read_view(Relation table)
+IdemView
+idem_view_of_ring(const IdemRing *ring)
 {
-	TupleTableSlot *slot = table_slot_create(table, NULL);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TableScanDesc scan = table_beginscan(table, snapshot, 0, NULL);
-	int			current = 0;
-	bool		next_open = false;
-	bool		previous_sealed = false;
+	IdemView	result;
+	int			before = (ring->current + IDEM_GENERATIONS - 1) % IDEM_GENERATIONS;
+	int			after = (ring->current + 1) % IDEM_GENERATIONS;
 
-	if (table_scan_getnextslot(scan, ForwardScanDirection, slot))
-	{
-		bool		isnull;
-
-		current = DatumGetInt16(slot_getattr(slot, RING_CURRENT, &isnull)) - 1;
-		next_open = DatumGetBool(slot_getattr(slot, RING_NEXT_OPEN, &isnull));
-		previous_sealed =
-			DatumGetBool(slot_getattr(slot, RING_PREVIOUS_SEALED, &isnull));
-	}
-	table_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	ExecDropSingleTupleTableSlot(slot);
-
-	view.current = current;
-	view.previous = previous_sealed
-		? (current + IDEM_GENERATIONS - 1) % IDEM_GENERATIONS : -1;
-	view.next = next_open ? (current + 1) % IDEM_GENERATIONS : -1;
+	result.current = ring->current;
+	result.previous = ring->previous_sealed ? before : -1;
+	result.next = ring->next_open ? after : -1;
+	return result;
 }
 
 /*
@@ -91,7 +199,10 @@ idem_ring_view(void)
 		view_valid = true;
 		PG_TRY();
 		{
-			read_view(table);
+			IdemRing	ring;
+
+			idem_ring_read(table, &ring);
+			view = idem_view_of_ring(&ring);
 		}
 		PG_CATCH();
 		{

@@ -1,0 +1,226 @@
+/*-------------------------------------------------------------------------
+ *
+ * survivor.c
+ *	  Records that outlive their generation, and emptying it.
+ *
+ * A sealed generation is emptied as a whole, so what must stay is moved into
+ * the current one first: records in progress, and those of consumers whose
+ * own retention is longer than the setting.  Claims take no notice: one that
+ * probes sees the record in the sealed generation until the move commits and
+ * in the current one from then on, and it probes in that order.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_inbox.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/catalog.h"
+#include "commands/tablecmds.h"
+#include "miscadmin.h"
+#include "nodes/pg_list.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+/* At most so many records are moved in one step. */
+#define MOVE_BATCH 1000
+
+/* A search for survivors, through one index of the generation at a time. */
+typedef struct Search
+{
+	Relation	table;
+	int			generation;
+	int			current;		/* where to move to; -1: only look */
+	const IdemRing *ring;
+	Snapshot	snapshot;
+	int			found;
+	int			moved;
+} Search;
+
+/*
+ * Move one record; false if somebody holds it, then it stays for a later
+ * step.
+ *
+ * It is inserted before it is deleted, and the row is locked for that: the
+ * decision to move was made on this version, and nobody shall complete or
+ * abandon it in between.
+ */
+static bool
+move_record(Search *search, TupleTableSlot *slot)
+{
+	TM_FailureData failure;
+	ItemPointerData tid = slot->tts_tid;
+	IdemRecord	record;
+	IdemRecord	copy;
+	IdemKey		key;
+
+	if (table_tuple_lock(search->table, &tid, search->snapshot, slot,
+						 GetCurrentCommandId(true), LockTupleExclusive,
+						 LockWaitSkip, 0, &failure) != TM_Ok)
+		return false;
+
+	idem_record_read(search->table, ExecCopySlotHeapTuple(slot),
+					 search->generation, &record);
+	key.consumer_id = DatumGetInt32(record.values[IDEM_CONSUMER_ID]);
+	key.message_id = record.values[IDEM_MESSAGE_ID];
+
+	copy = record;
+	if (!idem_generation_insert(search->current, &key, &copy))
+	{
+		TransactionId pending;
+
+		/*
+		 * Only rows written past the functions can be in the way.  A
+		 * committed one is the newer record of the two.
+		 */
+		if (idem_generation_probe(search->current, &key, &copy,
+								  &pending) != IDEM_FOUND)
+			return false;
+	}
+	return idem_record_delete(&record);
+}
+
+/* Whether a finished record is to be kept beyond its generation's time. */
+static bool
+kept_by_policy(Search *search, TupleTableSlot *slot, const Interval *retention)
+{
+	bool		isnull;
+	Datum		received_at = slot_getattr(slot, IDEM_RECEIVED_AT + 1, &isnull);
+	Datum		completed_at = slot_getattr(slot, IDEM_COMPLETED_AT + 1, &isnull);
+	TimestampTz keep_until;
+
+	/* Records in progress are found by themselves. */
+	if (isnull || TIMESTAMP_IS_NOBEGIN(DatumGetTimestampTz(completed_at)))
+		return false;
+
+	keep_until = DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
+														 received_at,
+														 IntervalPGetDatum(retention)));
+
+	/* Time that was not counted does not make a record older. */
+	return TIMESTAMP_NOT_FINITE(keep_until) ||
+		keep_until + search->ring->skipped > GetCurrentTimestamp();
+}
+
+/*
+ * Go through an index of the generation, from its beginning or for one
+ * consumer; returns false once the search has enough.
+ *
+ * retention: of the consumer; NULL: take all that the index has.
+ */
+static bool
+search_index(Search *search, Oid index_oid, const int32 *consumer_id,
+			 const Interval *retention)
+{
+	Relation	index = index_open(index_oid, AccessShareLock);
+	TupleTableSlot *slot = table_slot_create(search->table, NULL);
+	int			limit = search->current < 0 ? 1 : MOVE_BATCH;
+	IndexScanDesc scan;
+	ScanKeyData key;
+
+	if (consumer_id != NULL)
+		ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_INT4EQ,
+					Int32GetDatum(*consumer_id));
+	scan = idem_index_beginscan(search->table, index, search->snapshot,
+								consumer_id != NULL ? 1 : 0);
+	index_rescan(scan, &key, consumer_id != NULL ? 1 : 0, NULL, 0);
+	while (search->found < limit &&
+		   index_getnext_slot(scan, ForwardScanDirection, slot))
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (retention != NULL && !kept_by_policy(search, slot, retention))
+			continue;
+
+		search->found++;
+		if (search->current >= 0 && move_record(search, slot))
+			search->moved++;
+	}
+	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+	index_close(index, AccessShareLock);
+
+	return search->found < limit;
+}
+
+/* Go through what may survive: unfinished records, long-lived consumers'. */
+static void
+search_generation(Search *search)
+{
+	const IdemGenerationOids *oids =
+		&idem_catalog()->generations[search->generation];
+	Oid			key_index = oids->key_index;
+	ListCell   *lc;
+	List	   *policies;
+
+	search->found = search->moved = 0;
+	search->table = table_open(oids->table, search->current < 0
+							   ? AccessShareLock : RowExclusiveLock);
+	CommandCounterIncrement();
+	search->snapshot = RegisterSnapshot(GetLatestSnapshot());
+
+	if (search_index(search, oids->unfinished_index, NULL, NULL))
+	{
+		policies = idem_consumers_kept_longer((int64) idem_retention * USECS_PER_SEC);
+		foreach(lc, policies)
+		{
+			IdemPolicy *policy = (IdemPolicy *) lfirst(lc);
+
+			if (!search_index(search, key_index, &policy->consumer_id,
+							  &policy->retention))
+				break;
+		}
+		list_free_deep(policies);
+	}
+
+	UnregisterSnapshot(search->snapshot);
+	table_close(search->table, NoLock);
+}
+
+/*
+ * Move a batch of survivors into the current generation; returns how many
+ * were moved.
+ */
+int
+idem_move_survivors(int generation, int current, const IdemRing *ring)
+{
+	Search		search = {
+		.generation = generation,
+		.current = current,
+		.ring = ring
+	};
+
+	search_generation(&search);
+	return search.moved;
+}
+
+/* Whether a generation still has a record that must outlive it. */
+bool
+idem_has_survivors(int generation, const IdemRing *ring)
+{
+	Search		search = {
+		.generation = generation,
+		.current = -1,
+		.ring = ring
+	};
+
+	search_generation(&search);
+	return search.found > 0;
+}
+
+/*
+ * TRUNCATE a table that the caller has locked AccessExclusiveLock.
+ *
+ * Not by SPI: the caller need not be the table's owner, and no search_path
+ * comes into it.
+ */
+void
+idem_truncate(Relation table)
+{
+	List	   *relids = list_make1_oid(RelationGetRelid(table));
+
+	idem_execute_truncate(list_make1(table), relids,
+						  RelationIsLogicallyLogged(table) ? relids : NIL);
+}
