@@ -203,12 +203,42 @@ COMMENT ON TABLE idem_generation_1 IS 'records, a member of the ring; read the v
 COMMENT ON TABLE idem_generation_2 IS 'records, a member of the ring; read the view idem_inbox';
 COMMENT ON TABLE idem_generation_3 IS 'records, a member of the ring; read the view idem_inbox';
 
+-- Deliveries with other content than their record's: one row a content.
+CREATE TABLE idem_quarantine (
+	consumer_id		int4 NOT NULL,
+	message_id		idem_message_id NOT NULL,
+	fingerprint		bytea NOT NULL,
+	known_fingerprint bytea NOT NULL,
+	deliveries		int8 NOT NULL,
+	first_at		timestamptz NOT NULL,
+	last_at			timestamptz NOT NULL,
+	delivered_to	jsonb NOT NULL,
+	dismissed_at	timestamptz,
+	PRIMARY KEY (consumer_id, message_id, fingerprint)
+) USING heap;
+COMMENT ON TABLE idem_quarantine IS
+'deliveries whose fingerprint differs from the record''s, counted; read idem_attention, dismiss with idem_resolve(). A row not delivered again for twice idem_inbox.retention is deleted';
+
+-- What people decided with idem_resolve().
+CREATE TABLE idem_resolution (
+	resolved_at	timestamptz NOT NULL,
+	consumer	text COLLATE "C" NOT NULL,
+	message_id	idem_message_id NOT NULL,
+	action		text NOT NULL,
+	changed		bool NOT NULL,
+	role		name NOT NULL
+) USING heap;
+COMMENT ON TABLE idem_resolution IS
+'decisions taken with idem_resolve(), by whom and when; kept for twice idem_inbox.retention';
+
 SELECT pg_catalog.pg_extension_config_dump('idem_consumer', '');
 SELECT pg_catalog.pg_extension_config_dump('idem_consumer_consumer_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('idem_ring', '');
 SELECT pg_catalog.pg_extension_config_dump('idem_generation_1', '');
 SELECT pg_catalog.pg_extension_config_dump('idem_generation_2', '');
 SELECT pg_catalog.pg_extension_config_dump('idem_generation_3', '');
+SELECT pg_catalog.pg_extension_config_dump('idem_quarantine', '');
+SELECT pg_catalog.pg_extension_config_dump('idem_resolution', '');
 
 -- Backends cache the consumers and the ring's view; whoever writes these
 -- tables (a person, a restore, a subscription) must make them read anew.
@@ -310,10 +340,112 @@ CREATE FUNCTION idem_status(
 COMMENT ON FUNCTION idem_status(text, text) IS
 'the record of a message as one row, no row without a record: state completed, in_progress or needs_reconciliation, times, attempt (NULL: claimed in one transaction), lease and the stored result. Also on a hot standby';
 
+CREATE FUNCTION idem_result(message_id text, consumer text) RETURNS jsonb
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_result(text, text) IS
+'the result stored with a completed record, to answer a duplicate as the first was answered; NULL without one. Also on a hot standby';
+
+CREATE FUNCTION idem_extend(
+	message_id text, consumer text, lease interval, attempt int4 DEFAULT NULL
+) RETURNS timestamptz
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_extend(text, text, interval, int4) IS
+'heartbeat of a long side effect: the lease ends so long from now (NULL: the consumer''s lease, else idem_inbox.lease), by the server''s clock; returns when. attempt: the fencing token; NULL: not checked. Errors: P0002 without a record, 55000 if it is completed or at another attempt, else as idem_claim()';
+
+CREATE FUNCTION idem_takeover(
+	message_id text, consumer text, lease interval DEFAULT NULL
+) RETURNS int4
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_takeover(text, text, interval) IS
+'after an attempt''s lease ran out: exactly one caller gets the next attempt number, the fencing token of its further calls; the others, and a call without such an attempt, get NULL. Committed synchronously. lease: of the new attempt (NULL: the consumer''s, else idem_inbox.lease). Errors: as idem_claim()';
+
+CREATE FUNCTION idem_abandon(
+	message_id text, consumer text, attempt int4 DEFAULT NULL
+) RETURNS bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_abandon(text, text, int4) IS
+'the side effect certainly did not happen: forgets the attempt, so that the message can be claimed again; false if there is none or it is completed. attempt: the fencing token; NULL: not checked. Errors: 55000 at another attempt, else as idem_claim()';
+
+CREATE FUNCTION idem_resolve(message_id text, consumer text, action text)
+	RETURNS bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_resolve(text, text, text) IS
+'a person''s decision on what idem_attention lists, recorded with role and time in idem_resolution: complete (the side effect happened), abandon (it certainly did not), forget (process the message again), dismiss (drop a delivery with other content); true if it changed anything. Errors: 22023 for another action, P0002 to complete without a record, else as idem_claim()';
+
+CREATE FUNCTION idem_attention_after() RETURNS interval
+	AS 'MODULE_PATHNAME', 'idem_attention_after_interval'
+	LANGUAGE C STABLE PARALLEL SAFE;
+COMMENT ON FUNCTION idem_attention_after() IS
+'the setting idem_inbox.attention_after';
+
+-- What a person should look at.
+CREATE VIEW idem_attention AS
+	SELECT CASE
+			   WHEN r.lease_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
+			   THEN 'in progress for long'
+			   ELSE 'lease ran out'
+		   END AS reason,
+		   r.message_id,
+		   c.name AS consumer,
+		   r.received_at AS since,
+		   pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) r.received_at AS age,
+		   r.attempt,
+		   NULL::int8 AS deliveries,
+		   r.detail OPERATOR(pg_catalog.->>) 'role' AS role,
+		   r.detail OPERATOR(pg_catalog.->>) 'application_name' AS application_name,
+		   r.detail OPERATOR(pg_catalog.->>) 'client_addr' AS client_addr,
+		   pg_catalog.format('SELECT %I.idem_resolve(%L, %L, ''complete''); -- or ''abandon'', if it certainly did not happen',
+							 '@extschema@', r.message_id, c.name) AS resolve
+	FROM (SELECT * FROM idem_generation_1 WHERE completed_at IS NULL
+		  UNION ALL
+		  SELECT * FROM idem_generation_2 WHERE completed_at IS NULL
+		  UNION ALL
+		  SELECT * FROM idem_generation_3 WHERE completed_at IS NULL) r
+		 JOIN idem_consumer c ON c.consumer_id OPERATOR(pg_catalog.=) r.consumer_id
+	WHERE r.lease_until IS NULL
+	   OR r.lease_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()
+	   OR r.received_at OPERATOR(pg_catalog.+) idem_attention_after() OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()
+	UNION ALL
+	SELECT 'mismatch', q.message_id, c.name, q.first_at,
+		   pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) q.first_at,
+		   NULL, q.deliveries,
+		   q.delivered_to OPERATOR(pg_catalog.->>) 'role',
+		   q.delivered_to OPERATOR(pg_catalog.->>) 'application_name',
+		   q.delivered_to OPERATOR(pg_catalog.->>) 'client_addr',
+		   pg_catalog.format('SELECT %I.idem_resolve(%L, %L, ''dismiss''); -- or ''forget'', to process the new content',
+							 '@extschema@', q.message_id, c.name)
+	FROM idem_quarantine q
+		 JOIN idem_consumer c ON c.consumer_id OPERATOR(pg_catalog.=) q.consumer_id
+	WHERE q.dismissed_at IS NULL;
+COMMENT ON VIEW idem_attention IS
+'what a person should look at: attempts whose lease ran out, attempts in progress for longer than idem_inbox.attention_after, deliveries with other content; who claimed or delivered, as of then, and the call that resolves each';
+GRANT SELECT ON idem_attention TO pg_monitor;
+
 CREATE FUNCTION idem_forget(message_id text, consumer text) RETURNS bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_forget(text, text) IS
 'for the administrator: deletes the record, so that the message is processed again; false without a record';
+
+CREATE FUNCTION idem_fingerprint(payload jsonb) RETURNS bytea
+	AS 'MODULE_PATHNAME', 'idem_fingerprint_jsonb'
+	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION idem_fingerprint(jsonb) IS
+'16-byte digest (of SHA-256) of a payload, the same for any order of keys, any blanks and any spelling of a number';
+CREATE FUNCTION idem_fingerprint(payload text) RETURNS bytea
+	AS 'MODULE_PATHNAME', 'idem_fingerprint_text'
+	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION idem_fingerprint(text) IS
+'16-byte digest (of SHA-256) of a payload, exact to the byte';
+CREATE FUNCTION idem_fingerprint(payload bytea) RETURNS bytea
+	AS 'MODULE_PATHNAME', 'idem_fingerprint_bytea'
+	LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION idem_fingerprint(bytea) IS
+'16-byte digest (of SHA-256) of a payload, exact to the byte';
+
+CREATE FUNCTION idem_cloudevent_id(cloudevent jsonb) RETURNS text
+	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION idem_cloudevent_id(jsonb) IS
+'the message id of a CloudEvent: source and id as a JSON array, which together identify the event (CloudEvents 1.0, "id"). Error: 22023 if either is missing or empty';
 
 CREATE FUNCTION idem_register(
 	consumer text, retention interval DEFAULT NULL,
@@ -414,8 +546,18 @@ REVOKE ALL ON FUNCTION
 	idem_status(text, text),
 	idem_forget(text, text),
 	idem_register(text, interval, interval, name),
+	idem_result(text, text),
+	idem_extend(text, text, interval, int4),
+	idem_takeover(text, text, interval),
+	idem_abandon(text, text, int4),
+	idem_resolve(text, text, text),
+	idem_attention_after(),
+	idem_fingerprint(jsonb),
+	idem_fingerprint(text),
+	idem_fingerprint(bytea),
+	idem_cloudevent_id(jsonb),
 	idem_maintain(),
 	idem_next_step(),
 	idem_version()
 FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION idem_next_step() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION idem_next_step(), idem_attention_after() TO pg_monitor;

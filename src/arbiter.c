@@ -296,7 +296,7 @@ idem_insert_unique(Relation table, Datum *values, bool *isnull,
 		index_close(index, AccessShareLock);
 
 		if (!won)
-			idem_delete_row(table, tid);
+			idem_delete_row(table, tid, true);
 	}
 	ExecDropSingleTupleTableSlot(slot);
 
@@ -307,12 +307,15 @@ idem_insert_unique(Relation table, Datum *values, bool *isnull,
  * Replace the row version at *tid, and no later one; *tid becomes the new
  * version's place.
  *
- * Waits for another transaction that is changing the row.  Returns TM_Ok, or
- * TM_Updated or TM_Deleted if there is a later version or none; the caller
- * looks again.
+ * wait: for another transaction that is changing the row, or return
+ * TM_BeingModified.
+ *
+ * Returns TM_Ok, or TM_Updated or TM_Deleted if there is a later version or
+ * none; the caller looks again.
  */
 TM_Result
-idem_update_row(Relation table, ItemPointer tid, Datum *values, bool *isnull)
+idem_update_row(Relation table, ItemPointer tid, Datum *values, bool *isnull,
+				bool wait)
 {
 	TupleTableSlot *slot = make_row(table, values, isnull);
 	TM_FailureData failure;
@@ -321,7 +324,7 @@ idem_update_row(Relation table, ItemPointer tid, Datum *values, bool *isnull)
 	TM_Result	result;
 
 	result = table_tuple_update(table, tid, slot, GetCurrentCommandId(true),
-								InvalidSnapshot, InvalidSnapshot, true,
+								InvalidSnapshot, InvalidSnapshot, wait,
 								&failure, &lockmode, &updated);
 	if (result == TM_Ok)
 	{
@@ -336,7 +339,7 @@ idem_update_row(Relation table, ItemPointer tid, Datum *values, bool *isnull)
 
 /* Delete the row version at *tid, and no later one; as idem_update_row(). */
 TM_Result
-idem_delete_row(Relation table, ItemPointer tid)
+idem_delete_row(Relation table, ItemPointer tid, bool wait)
 {
 	TM_FailureData failure;
 	TM_Result	result;
@@ -344,11 +347,38 @@ idem_delete_row(Relation table, ItemPointer tid)
 	/* A row that this very command inserted is not its to delete. */
 	CommandCounterIncrement();
 	result = table_tuple_delete(table, tid, GetCurrentCommandId(true),
-								InvalidSnapshot, InvalidSnapshot, true,
+								InvalidSnapshot, InvalidSnapshot, wait,
 								&failure, false);
 	CommandCounterIncrement();
 
 	return result;
+}
+
+/*
+ * Copies of the rows with these key values that are committed by now, or this
+ * transaction's, those of its current command included.
+ *
+ * index: InvalidOid: none, then keys is only a filter; keys have the table's
+ * column numbers.
+ */
+List *
+idem_read_rows(Relation table, Oid index, ScanKey keys, int nkeys)
+{
+	List	   *rows = NIL;
+	Snapshot	snapshot;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	CommandCounterIncrement();
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = systable_beginscan(table, index, OidIsValid(index), snapshot,
+							  nkeys, keys);
+	while (HeapTupleIsValid(tuple = systable_getnext(scan)))
+		rows = lappend(rows, heap_copytuple(tuple));
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+
+	return rows;
 }
 
 /*

@@ -11,6 +11,8 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/jsonb.h"
 
 static void
 name_call(void *arg)
@@ -193,4 +195,54 @@ idem_lease_end(const Interval *lease, const IdemConsumer *consumer,
 	if (lease != NULL)
 		return add_interval(now, lease);
 	return TimestampTzPlusMilliseconds(now, idem_lease);
+}
+
+/* Whether a record's lease has not ended yet. */
+bool
+idem_lease_runs(const IdemRecord *record, TimestampTz now)
+{
+	return !record->isnull[IDEM_LEASE_UNTIL] &&
+		DatumGetTimestampTz(record->values[IDEM_LEASE_UNTIL]) > now;
+}
+
+/* Who calls, for the person who finds the attempt left over; a jsonb. */
+Datum
+idem_describe_caller(void)
+{
+	JsonbParseState *state = NULL;
+	LOCAL_FCINFO(fcinfo, 0);
+	Datum		address;
+
+	const char *pairs[][2] = {
+		{"role", GetUserNameFromId(GetUserId(), false)},
+		{"application_name", application_name},
+		{"client_addr", NULL}
+	};
+
+	InitFunctionCallInfoData(*fcinfo, NULL, 0, InvalidOid, NULL, NULL);
+	address = inet_client_addr(fcinfo);
+	if (!fcinfo->isnull)
+		pairs[2][1] = TextDatumGetCString(DirectFunctionCall1(network_host,
+															  address));
+
+	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	for (size_t i = 0; i < lengthof(pairs); i++)
+	{
+		JsonbValue	key = {.type = jbvString};
+		JsonbValue	value = {.type = jbvNull};
+
+		key.val.string.val = unconstify(char *, pairs[i][0]);
+		key.val.string.len = strlen(pairs[i][0]);
+		if (pairs[i][1] != NULL)
+		{
+			value.type = jbvString;
+			value.val.string.val = unconstify(char *, pairs[i][1]);
+			value.val.string.len = strlen(pairs[i][1]);
+		}
+		pushJsonbValue(&state, WJB_KEY, &key);
+		pushJsonbValue(&state, WJB_VALUE, &value);
+	}
+	return JsonbPGetDatum(JsonbValueToJsonb(pushJsonbValue(&state,
+														   WJB_END_OBJECT,
+														   NULL)));
 }

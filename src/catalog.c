@@ -157,6 +157,11 @@ load(void)
 	catalog.consumer_sequence =
 		relation_named(catalog.schema, "idem_consumer_consumer_id_seq");
 
+	catalog.quarantine = relation_named(catalog.schema, "idem_quarantine");
+	catalog.quarantine_key_index =
+		relation_named(catalog.schema, "idem_quarantine_pkey");
+	catalog.resolution = relation_named(catalog.schema, "idem_resolution");
+
 	for (int i = 0; i < IDEM_GENERATIONS; i++)
 	{
 		IdemGenerationOids *oids = &catalog.generations[i];

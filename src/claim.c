@@ -17,9 +17,7 @@
 #include "access/xact.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
 #include "utils/inval.h"
-#include "utils/jsonb.h"
 
 /* For tests only: called at the points where a turn of the ring could hurt. */
 PGDLLEXPORT IdemClaimHook idem_claim_hook = NULL;
@@ -59,11 +57,16 @@ static IdemOutcome
 outcome_of_record(const Claim *claim, const IdemRecord *record)
 {
 	if (content_differs(claim, record))
+	{
+		idem_quarantine(&claim->call, &claim->key,
+						record->values[IDEM_FINGERPRINT],
+						PointerGetDatum(claim->fingerprint),
+						&claim->patience);
 		return IDEM_MISMATCH;
+	}
 	if (!record->isnull[IDEM_COMPLETED_AT])
 		return IDEM_DUPLICATE;
-	if (!record->isnull[IDEM_LEASE_UNTIL] &&
-		DatumGetTimestampTz(record->values[IDEM_LEASE_UNTIL]) > GetCurrentTimestamp())
+	if (idem_lease_runs(record, GetCurrentTimestamp()))
 		return IDEM_IN_PROGRESS;
 	return IDEM_NEEDS_RECONCILIATION;
 }
@@ -104,46 +107,6 @@ look(const IdemView *view, const IdemKey *key, IdemRecord *record,
 	return probe;
 }
 
-/* Who claims, for the person who finds the attempt left over. */
-static Jsonb *
-describe_claimer(void)
-{
-	JsonbParseState *state = NULL;
-	LOCAL_FCINFO(fcinfo, 0);
-	Datum		address;
-
-	const char *pairs[][2] = {
-		{"role", GetUserNameFromId(GetUserId(), false)},
-		{"application_name", application_name},
-		{"client_addr", NULL}
-	};
-
-	InitFunctionCallInfoData(*fcinfo, NULL, 0, InvalidOid, NULL, NULL);
-	address = inet_client_addr(fcinfo);
-	if (!fcinfo->isnull)
-		pairs[2][1] = TextDatumGetCString(DirectFunctionCall1(network_host,
-															  address));
-
-	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
-	for (size_t i = 0; i < lengthof(pairs); i++)
-	{
-		JsonbValue	key = {.type = jbvString};
-		JsonbValue	value = {.type = jbvNull};
-
-		key.val.string.val = unconstify(char *, pairs[i][0]);
-		key.val.string.len = strlen(pairs[i][0]);
-		if (pairs[i][1] != NULL)
-		{
-			value.type = jbvString;
-			value.val.string.val = unconstify(char *, pairs[i][1]);
-			value.val.string.len = strlen(pairs[i][1]);
-		}
-		pushJsonbValue(&state, WJB_KEY, &key);
-		pushJsonbValue(&state, WJB_VALUE, &value);
-	}
-	return JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_OBJECT, NULL));
-}
-
 /* A row of the message's key and nothing else. */
 static void
 make_row(const Claim *claim, TimestampTz received_at,
@@ -178,7 +141,7 @@ make_record(const Claim *claim, TimestampTz now, IdemRecord *record)
 		record->isnull[IDEM_LEASE_UNTIL] = false;
 		record->values[IDEM_ATTEMPT] = Int32GetDatum(1);
 		record->isnull[IDEM_ATTEMPT] = false;
-		record->values[IDEM_DETAIL] = JsonbPGetDatum(describe_claimer());
+		record->values[IDEM_DETAIL] = idem_describe_caller();
 		record->isnull[IDEM_DETAIL] = false;
 	}
 }
@@ -296,6 +259,32 @@ outcome_datum(IdemOutcome outcome)
 }
 
 /*
+ * The argument as a fingerprint; NULL if not given.
+ *
+ * Error: 22023 if it is empty or longer than any digest.
+ */
+static bytea *
+fingerprint_arg(FunctionCallInfo fcinfo, int argno)
+{
+	bytea	   *fingerprint;
+
+	if (PG_ARGISNULL(argno))
+		return NULL;
+
+	fingerprint = PG_GETARG_BYTEA_PP(argno);
+	if (VARSIZE_ANY_EXHDR(fingerprint) == 0 ||
+		VARSIZE_ANY_EXHDR(fingerprint) > IDEM_MAX_FINGERPRINT_BYTES)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("fingerprint must have 1 to %d bytes",
+						IDEM_MAX_FINGERPRINT_BYTES),
+				 errdetail("It has %zu bytes.",
+						   (Size) VARSIZE_ANY_EXHDR(fingerprint)),
+				 errhint("Pass a digest of the content, such as idem_fingerprint(payload).")));
+	return fingerprint;
+}
+
+/*
  * idem_claim(message_id text, consumer text, fingerprint bytea,
  *			  max_wait interval) → idem_outcome
  *
@@ -310,8 +299,7 @@ idem_claim(PG_FUNCTION_ARGS)
 	IdemOutcome outcome;
 
 	idem_call_start(&claim.call, "idem_claim()", fcinfo, true);
-	if (!PG_ARGISNULL(2))
-		claim.fingerprint = PG_GETARG_BYTEA_PP(2);
+	claim.fingerprint = fingerprint_arg(fcinfo, 2);
 	idem_patience_arg(fcinfo, 3, &claim.patience);
 	outcome = claim_message(&claim);
 	idem_call_end(&claim.call);
@@ -333,8 +321,7 @@ idem_begin(PG_FUNCTION_ARGS)
 	IdemOutcome outcome;
 
 	idem_call_start(&claim.call, "idem_begin()", fcinfo, true);
-	if (!PG_ARGISNULL(2))
-		claim.fingerprint = PG_GETARG_BYTEA_PP(2);
+	claim.fingerprint = fingerprint_arg(fcinfo, 2);
 	claim.lease = idem_interval_arg(fcinfo, 3, "lease", 0);
 	idem_patience_arg(fcinfo, 4, &claim.patience);
 	outcome = claim_message(&claim);

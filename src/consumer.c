@@ -29,7 +29,6 @@
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
 
 /* Columns of idem_consumer, in C's numbering. */
 enum
@@ -100,11 +99,11 @@ read_consumer(Relation table, HeapTuple tuple, IdemConsumer *consumer)
 		consumer->lease = *DatumGetIntervalP(values[CONSUMER_LEASE]);
 }
 
-/* Scan key for a consumer's name. */
+/* Scan key for a consumer's name, which is column attno of what is scanned. */
 static void
-name_key(ScanKey key, const char *name)
+name_key(ScanKey key, AttrNumber attno, const char *name)
 {
-	ScanKeyEntryInitialize(key, 0, 1, BTEqualStrategyNumber, InvalidOid,
+	ScanKeyEntryInitialize(key, 0, attno, BTEqualStrategyNumber, InvalidOid,
 						   C_COLLATION_OID, F_TEXTEQ,
 						   CStringGetTextDatum(name));
 }
@@ -116,27 +115,12 @@ name_key(ScanKey key, const char *name)
 static HeapTuple
 find_row(Relation table, const char *name)
 {
-	Relation	index = index_open(idem_catalog()->consumer_name_index,
-								   AccessShareLock);
-	TupleTableSlot *slot = table_slot_create(table, NULL);
-	HeapTuple	tuple = NULL;
-	Snapshot	snapshot;
 	ScanKeyData key;
-	IndexScanDesc scan;
+	List	   *rows;
 
-	name_key(&key, name);
-	CommandCounterIncrement();
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	scan = idem_index_beginscan(table, index, snapshot, 1);
-	index_rescan(scan, &key, 1, NULL, 0);
-	if (index_getnext_slot(scan, ForwardScanDirection, slot))
-		tuple = ExecCopySlotHeapTuple(slot);
-	index_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, AccessShareLock);
-
-	return tuple;
+	name_key(&key, CONSUMER_NAME + 1, name);
+	rows = idem_read_rows(table, idem_catalog()->consumer_name_index, &key, 1);
+	return rows == NIL ? NULL : (HeapTuple) linitial(rows);
 }
 
 static bool
@@ -199,6 +183,32 @@ idem_consumer_find(const char *name, IdemConsumer *consumer)
 	return true;
 }
 
+/* The name of a consumer by its number, for the log. */
+const char *
+idem_consumer_name(int32 id)
+{
+	Relation	table = table_open(idem_catalog()->consumer, AccessShareLock);
+	const char *name = "(deleted)";
+	ScanKeyData key;
+	List	   *rows;
+
+	ScanKeyInit(&key, CONSUMER_ID + 1, BTEqualStrategyNumber, F_INT4EQ,
+				Int32GetDatum(id));
+	rows = idem_read_rows(table, InvalidOid, &key, 1);
+	if (rows != NIL)
+	{
+		bool		isnull;
+		Datum		datum = heap_getattr((HeapTuple) linitial(rows),
+										 CONSUMER_NAME + 1,
+										 RelationGetDescr(table), &isnull);
+
+		name = TextDatumGetCString(datum);
+	}
+	table_close(table, AccessShareLock);
+
+	return name;
+}
+
 /*
  * The consumers whose records are kept longer than so many microseconds, as a
  * list of IdemPolicy.
@@ -207,31 +217,29 @@ List *
 idem_consumers_kept_longer(int64 microseconds)
 {
 	Relation	table = table_open(idem_catalog()->consumer, AccessShareLock);
-	TupleTableSlot *slot = table_slot_create(table, NULL);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TableScanDesc scan = table_beginscan(table, snapshot, 0, NULL);
 	List	   *policies = NIL;
+	ListCell   *lc;
 
-	while (table_scan_getnextslot(scan, ForwardScanDirection, slot))
+	foreach(lc, idem_read_rows(table, InvalidOid, NULL, 0))
 	{
-		bool		isnull;
-		Datum		retention = slot_getattr(slot, CONSUMER_RETENTION + 1,
-											 &isnull);
+		Datum		values[CONSUMER_COLUMNS];
+		bool		isnull[CONSUMER_COLUMNS];
+		Interval   *retention;
 		IdemPolicy *policy;
 
-		if (isnull ||
-			idem_interval_microseconds(DatumGetIntervalP(retention)) <= microseconds)
+		heap_deform_tuple((HeapTuple) lfirst(lc), RelationGetDescr(table),
+						  values, isnull);
+		if (isnull[CONSUMER_RETENTION])
+			continue;
+		retention = DatumGetIntervalP(values[CONSUMER_RETENTION]);
+		if (idem_interval_microseconds(retention) <= microseconds)
 			continue;
 
 		policy = palloc(sizeof(IdemPolicy));
-		policy->consumer_id =
-			DatumGetInt32(slot_getattr(slot, CONSUMER_ID + 1, &isnull));
-		policy->retention = *DatumGetIntervalP(retention);
+		policy->consumer_id = DatumGetInt32(values[CONSUMER_ID]);
+		policy->retention = *retention;
 		policies = lappend(policies, policy);
 	}
-	table_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	ExecDropSingleTupleTableSlot(slot);
 	table_close(table, AccessShareLock);
 
 	return policies;
@@ -251,7 +259,7 @@ register_new(const char *name, TransactionId *pending)
 	ScanKeyData key;
 	IdemProbe	probe;
 
-	name_key(&key, name);
+	name_key(&key, 1, name);
 	probe = idem_probe_unique(table, index, &key, 1, NULL, NULL, pending);
 	index_close(index, AccessShareLock);
 	if (probe == IDEM_NOTHING)
@@ -382,7 +390,8 @@ idem_register(PG_FUNCTION_ARGS)
 		if (!PG_ARGISNULL(3))
 			values[CONSUMER_OWNER] = PG_GETARG_DATUM(3);
 	} while (tuple == NULL ||
-			 idem_update_row(table, &tuple->t_self, values, isnull) != TM_Ok);
+			 idem_update_row(table, &tuple->t_self, values, isnull,
+							 true) != TM_Ok);
 	CacheInvalidateRelcache(table);
 	CommandCounterIncrement();
 	table_close(table, NoLock);

@@ -227,7 +227,7 @@ idem_record_update(IdemRecord *record)
 	Relation	table = table_open(idem_catalog()->generations[record->generation].table,
 								   RowExclusiveLock);
 	TM_Result	result = idem_update_row(table, &record->tid,
-										 record->values, record->isnull);
+										 record->values, record->isnull, true);
 
 	table_close(table, NoLock);
 	return result == TM_Ok;
@@ -240,7 +240,7 @@ idem_record_delete(const IdemRecord *record)
 	Relation	table = table_open(idem_catalog()->generations[record->generation].table,
 								   RowExclusiveLock);
 	ItemPointerData tid = record->tid;
-	TM_Result	result = idem_delete_row(table, &tid);
+	TM_Result	result = idem_delete_row(table, &tid, true);
 
 	table_close(table, NoLock);
 	return result == TM_Ok;

@@ -205,6 +205,8 @@ idem_complete_claims(PG_FUNCTION_ARGS)
 	int64		count = 0;
 
 	idem_prevent_if_read_only("idem_complete()");
+	if (!PG_ARGISNULL(0))
+		idem_check_result(PG_GETARG_DATUM(0));
 
 	for (ClaimLevel *level = levels; level != NULL; level = level->below)
 		count += level->count;

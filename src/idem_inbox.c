@@ -14,6 +14,7 @@
 
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/memutils.h"
 
 PG_MODULE_MAGIC;
 
@@ -21,6 +22,8 @@ bool		idem_auto_register = true;
 int			idem_lease = 0;
 int			idem_retention = 14 * SECS_PER_DAY;
 int			idem_naptime = 60;
+int			idem_max_result = 8192;
+int			idem_attention_after = SECS_PER_HOUR;
 
 void		_PG_init(void);
 
@@ -60,6 +63,24 @@ _PG_init(void)
 							&idem_naptime,
 							60, 1, SECS_PER_DAY,
 							PGC_SIGHUP,
+							GUC_UNIT_S,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("idem_inbox.max_result",
+							"Largest result that is stored with a record.",
+							NULL,
+							&idem_max_result,
+							8192, 0, MaxAllocSize / 4,
+							PGC_SUSET,
+							GUC_UNIT_BYTE,
+							NULL, NULL, NULL);
+
+	DefineCustomIntVariable("idem_inbox.attention_after",
+							"A record in progress for longer than this needs a person's attention.",
+							"Whatever its lease; one whose lease has ended needs it at once.",
+							&idem_attention_after,
+							SECS_PER_HOUR, 1, INT_MAX,
+							PGC_SUSET,
 							GUC_UNIT_S,
 							NULL, NULL, NULL);
 

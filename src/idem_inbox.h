@@ -29,6 +29,9 @@
 /* The longest message id and consumer name, in bytes. */
 #define IDEM_MAX_ID_BYTES 1024
 
+/* The longest fingerprint, in bytes: SHA-512. */
+#define IDEM_MAX_FINGERPRINT_BYTES 64
+
 /* The ring has this many generations; they are numbered from 0 in C. */
 #define IDEM_GENERATIONS 3
 
@@ -141,6 +144,9 @@ typedef struct IdemCatalog
 	Oid			consumer;
 	Oid			consumer_name_index;
 	Oid			consumer_sequence;
+	Oid			quarantine;
+	Oid			quarantine_key_index;
+	Oid			resolution;
 	IdemGenerationOids generations[IDEM_GENERATIONS];
 	Oid			outcomes[IDEM_OUTCOMES];
 	FmgrInfo	message_id_eq;
@@ -186,6 +192,8 @@ extern bool idem_auto_register;
 extern int	idem_lease;
 extern int	idem_retention;
 extern int	idem_naptime;
+extern int	idem_max_result;
+extern int	idem_attention_after;
 
 /* call.c */
 extern void idem_call_start(IdemCall *call, const char *function,
@@ -201,6 +209,8 @@ extern int64 idem_interval_microseconds(const Interval *interval);
 extern TimestampTz idem_lease_end(const Interval *lease,
 								  const IdemConsumer *consumer,
 								  TimestampTz now);
+extern bool idem_lease_runs(const IdemRecord *record, TimestampTz now);
+extern Datum idem_describe_caller(void);
 
 /* catalog.c */
 extern const IdemCatalog *idem_catalog(void);
@@ -208,6 +218,7 @@ extern void idem_catalog_init(void);
 
 /* message_key.c */
 extern Datum idem_message_id_make(text *message_id);
+extern char *idem_message_id_text(Datum message_id);
 
 /* arbiter.c */
 extern IdemProbe idem_probe_unique(Relation table, Relation index,
@@ -218,8 +229,10 @@ extern bool idem_insert_unique(Relation table, Datum *values, bool *isnull,
 							   Oid arbiter, Oid skipped_index,
 							   ScanKey keys, int nkeys, ItemPointer tid);
 extern TM_Result idem_update_row(Relation table, ItemPointer tid,
-								 Datum *values, bool *isnull);
-extern TM_Result idem_delete_row(Relation table, ItemPointer tid);
+								 Datum *values, bool *isnull, bool wait);
+extern TM_Result idem_delete_row(Relation table, ItemPointer tid, bool wait);
+extern List *idem_read_rows(Relation table, Oid index, ScanKey keys,
+							int nkeys);
 extern bool idem_wait_for_xact(TransactionId xid, const IdemPatience *patience);
 extern void idem_check_serializable(TransactionId xmin);
 
@@ -229,6 +242,7 @@ extern bool idem_consumer_find_or_register(const char *name,
 										   const IdemPatience *patience,
 										   IdemConsumer *consumer);
 extern void idem_consumer_forget_all(void);
+extern const char *idem_consumer_name(int32 id);
 extern List *idem_consumers_kept_longer(int64 microseconds);
 
 /* ring.c */
@@ -253,6 +267,31 @@ extern bool idem_record_fetch(int generation, const ItemPointerData *tid,
 							  IdemRecord *record);
 extern bool idem_record_update(IdemRecord *record);
 extern bool idem_record_delete(const IdemRecord *record);
+
+/* record.c */
+extern bool idem_call_find(IdemCall *call, LOCKMODE lockmode,
+						   IdemConsumer *consumer, IdemRecord *record);
+extern void idem_call_find_to_change(IdemCall *call, IdemConsumer *consumer,
+									 IdemRecord *record);
+extern void idem_check_attempt(const int32 *attempt, const IdemRecord *record);
+extern void idem_check_result(Datum result);
+extern bool idem_call_complete(IdemCall *call, const Datum *result,
+							   const int32 *attempt);
+extern bool idem_call_forget(IdemCall *call);
+
+/* lease.c */
+extern bool idem_call_abandon(IdemCall *call, const int32 *attempt);
+
+/* quarantine.c */
+extern void idem_quarantine(const IdemCall *call, const IdemKey *key,
+							Datum known_fingerprint, Datum fingerprint,
+							const IdemPatience *patience);
+#define IDEM_QUARANTINE_LAST_AT 7	/* a column of idem_quarantine */
+extern bool idem_quarantine_dismiss(const IdemKey *key);
+
+/* attention.c */
+extern void idem_log_attention(void);
+extern void idem_trim_history(int64 skipped);
 
 /* guard.c */
 extern void idem_guard_init(void);

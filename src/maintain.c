@@ -198,6 +198,7 @@ take_step(IdemRing *ring, bool *view_changed)
 				return "moved";
 			if (!empty_generation(view.previous, ring))
 				return "waiting";
+			idem_trim_history(ring->skipped);
 			ring->previous_sealed = false;
 			ring->previous_age = 0;
 			ring->sealed_at = DT_NOBEGIN;

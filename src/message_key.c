@@ -151,14 +151,21 @@ idem_message_id_in(PG_FUNCTION_ARGS)
 	PG_RETURN_BYTEA_P(make_id(s, strlen(s)));
 }
 
+/* The text of an idem_message_id datum. */
+char *
+idem_message_id_text(Datum message_id)
+{
+	char	   *s = palloc(IDEM_MAX_ID_BYTES + 1);
+
+	s[print_id(message_id, s)] = '\0';
+	return s;
+}
+
 PG_FUNCTION_INFO_V1(idem_message_id_out);
 Datum
 idem_message_id_out(PG_FUNCTION_ARGS)
 {
-	char	   *s = palloc(IDEM_MAX_ID_BYTES + 1);
-
-	s[print_id(PG_GETARG_DATUM(0), s)] = '\0';
-	PG_RETURN_CSTRING(s);
+	PG_RETURN_CSTRING(idem_message_id_text(PG_GETARG_DATUM(0)));
 }
 
 /* On the wire a message id is text, as every driver can send and read it. */

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * record.c
- *	  What happens to a record after its claim: idem_complete(), idem_seen(),
- *	  idem_status(), idem_forget().
+ *	  A record after its claim: idem_complete(), idem_seen(), idem_status(),
+ *	  idem_result(), idem_forget().
  *
  * A change is decided on one version of the record and made on that version
  * or not at all: if another transaction was faster, or the record moved to
@@ -12,6 +12,7 @@
  */
 #include "idem_inbox.h"
 
+#include "access/detoast.h"
 #include "access/htup_details.h"
 #include "funcapi.h"
 #include "miscadmin.h"
@@ -31,27 +32,36 @@ enum
 	STATUS_COLUMNS
 };
 
-/* The record that a call is about; false if there is none. */
-static bool
-find_record(IdemCall *call, LOCKMODE lockmode, IdemRecord *record)
+/*
+ * The record that a call is about; false if there is none.
+ *
+ * lockmode: as for idem_record_find().
+ */
+bool
+idem_call_find(IdemCall *call, LOCKMODE lockmode, IdemConsumer *consumer,
+			   IdemRecord *record)
 {
-	IdemConsumer consumer;
 	IdemKey		key;
 
 	CHECK_FOR_INTERRUPTS();
 
 	key.message_id = idem_message_id_make(call->message_id);
-	if (!idem_consumer_find(call->consumer_name, &consumer))
+	if (!idem_consumer_find(call->consumer_name, consumer))
 		return false;
-	key.consumer_id = consumer.id;
+	key.consumer_id = consumer->id;
 	return idem_record_find(&key, lockmode, record);
 }
 
-/* As find_record(), to change it; no record is an error. */
-static void
-find_record_to_change(IdemCall *call, IdemRecord *record)
+/*
+ * As idem_call_find(), to change the record.
+ *
+ * Error: P0002 without a record.
+ */
+void
+idem_call_find_to_change(IdemCall *call, IdemConsumer *consumer,
+						 IdemRecord *record)
 {
-	if (!find_record(call, RowExclusiveLock, record))
+	if (!idem_call_find(call, RowExclusiveLock, consumer, record))
 		ereport(ERROR,
 				(errcode(ERRCODE_NO_DATA_FOUND),
 				 errmsg("message \"%s\" has no record for consumer \"%s\"",
@@ -63,28 +73,77 @@ find_record_to_change(IdemCall *call, IdemRecord *record)
 /*
  * The fencing: a caller who names its attempt may act only while that is the
  * record's.
+ *
+ * attempt: NULL: unnamed.
+ * Error: 55000 if it is not the record's.
  */
-static void
-check_attempt(FunctionCallInfo fcinfo, int argno, const IdemRecord *record)
+void
+idem_check_attempt(const int32 *attempt, const IdemRecord *record)
 {
-	int32		attempt;
-
-	if (PG_ARGISNULL(argno))
-		return;
-
-	attempt = PG_GETARG_INT32(argno);
-	if (!record->isnull[IDEM_ATTEMPT] &&
-		DatumGetInt32(record->values[IDEM_ATTEMPT]) == attempt)
+	if (attempt == NULL ||
+		(!record->isnull[IDEM_ATTEMPT] &&
+		 DatumGetInt32(record->values[IDEM_ATTEMPT]) == *attempt))
 		return;
 
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("attempt %d is not the record's attempt", attempt),
+			 errmsg("attempt %d is not the record's attempt", *attempt),
 			 record->isnull[IDEM_ATTEMPT]
 			 ? errdetail("The message was claimed in one transaction, without attempts.")
 			 : errdetail("The record is at attempt %d.",
 						 DatumGetInt32(record->values[IDEM_ATTEMPT])),
 			 errhint("Another consumer has taken the message over; do not go on with it.")));
+}
+
+/*
+ * Check a result that is to be stored.
+ *
+ * Error: 54000 if it is larger than idem_inbox.max_result.
+ */
+void
+idem_check_result(Datum result)
+{
+	Size		size = toast_raw_datum_size(result) - VARHDRSZ;
+
+	if (size <= (Size) idem_max_result)
+		return;
+
+	ereport(ERROR,
+			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 errmsg("result is too large"),
+			 errdetail("It has %zu bytes, idem_inbox.max_result allows %d.",
+					   size, idem_max_result),
+			 errhint("Store it elsewhere and a reference to it here, or raise the setting.")));
+}
+
+/*
+ * Complete a two-phase record; false if it is completed already.
+ *
+ * result: NULL: none; attempt: NULL: not checked.
+ */
+bool
+idem_call_complete(IdemCall *call, const Datum *result, const int32 *attempt)
+{
+	IdemConsumer consumer;
+	IdemRecord	record;
+
+	do
+	{
+		idem_call_find_to_change(call, &consumer, &record);
+		idem_check_attempt(attempt, &record);
+		if (!record.isnull[IDEM_COMPLETED_AT])
+			return false;
+
+		record.values[IDEM_COMPLETED_AT] =
+			TimestampTzGetDatum(GetCurrentTimestamp());
+		record.isnull[IDEM_COMPLETED_AT] = false;
+		record.isnull[IDEM_LEASE_UNTIL] = true;
+		record.isnull[IDEM_DETAIL] = result == NULL;
+		if (result != NULL)
+			record.values[IDEM_DETAIL] = *result;
+	} while (!idem_record_update(&record));
+
+	return true;
 }
 
 /*
@@ -98,26 +157,16 @@ Datum
 idem_complete(PG_FUNCTION_ARGS)
 {
 	IdemCall	call;
-	IdemRecord	record;
+	Datum		result = PG_GETARG_DATUM(2);
+	int32		attempt = PG_GETARG_INT32(3);
 	bool		completed;
 
 	idem_call_start(&call, "idem_complete()", fcinfo, true);
-	do
-	{
-		find_record_to_change(&call, &record);
-		check_attempt(fcinfo, 3, &record);
-		completed = record.isnull[IDEM_COMPLETED_AT];
-		if (!completed)
-			break;
-
-		record.values[IDEM_COMPLETED_AT] =
-			TimestampTzGetDatum(GetCurrentTimestamp());
-		record.isnull[IDEM_COMPLETED_AT] = false;
-		record.isnull[IDEM_LEASE_UNTIL] = true;
-		record.isnull[IDEM_DETAIL] = PG_ARGISNULL(2);
-		if (!PG_ARGISNULL(2))
-			record.values[IDEM_DETAIL] = PG_GETARG_DATUM(2);
-	} while (!idem_record_update(&record));
+	if (!PG_ARGISNULL(2))
+		idem_check_result(result);
+	completed = idem_call_complete(&call,
+								   PG_ARGISNULL(2) ? NULL : &result,
+								   PG_ARGISNULL(3) ? NULL : &attempt);
 	idem_call_end(&call);
 
 	PG_RETURN_BOOL(completed);
@@ -134,11 +183,12 @@ Datum
 idem_seen(PG_FUNCTION_ARGS)
 {
 	IdemCall	call;
+	IdemConsumer consumer;
 	IdemRecord	record;
 	bool		seen;
 
 	idem_call_start(&call, "idem_seen()", fcinfo, false);
-	seen = find_record(&call, AccessShareLock, &record) &&
+	seen = idem_call_find(&call, AccessShareLock, &consumer, &record) &&
 		!record.isnull[IDEM_COMPLETED_AT];
 	idem_call_end(&call);
 
@@ -150,8 +200,7 @@ state_of(const IdemRecord *record)
 {
 	if (!record->isnull[IDEM_COMPLETED_AT])
 		return "completed";
-	if (!record->isnull[IDEM_LEASE_UNTIL] &&
-		DatumGetTimestampTz(record->values[IDEM_LEASE_UNTIL]) > GetCurrentTimestamp())
+	if (idem_lease_runs(record, GetCurrentTimestamp()))
 		return "in_progress";
 	return "needs_reconciliation";
 }
@@ -165,11 +214,12 @@ idem_status(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	IdemCall	call;
+	IdemConsumer consumer;
 	IdemRecord	record;
 
 	InitMaterializedSRF(fcinfo, 0);
 	idem_call_start(&call, "idem_status()", fcinfo, false);
-	if (find_record(&call, AccessShareLock, &record))
+	if (idem_call_find(&call, AccessShareLock, &consumer, &record))
 	{
 		static const int columns[STATUS_COLUMNS] = {
 			[STATUS_RECEIVED_AT] = IDEM_RECEIVED_AT,
@@ -203,6 +253,43 @@ idem_status(PG_FUNCTION_ARGS)
 }
 
 /*
+ * idem_result(message_id text, consumer text) → jsonb
+ */
+PG_FUNCTION_INFO_V1(idem_result);
+Datum
+idem_result(PG_FUNCTION_ARGS)
+{
+	IdemCall	call;
+	IdemConsumer consumer;
+	IdemRecord	record;
+	bool		found;
+
+	idem_call_start(&call, "idem_result()", fcinfo, false);
+	found = idem_call_find(&call, AccessShareLock, &consumer, &record);
+	idem_call_end(&call);
+
+	if (!found || record.isnull[IDEM_COMPLETED_AT] || record.isnull[IDEM_DETAIL])
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(record.values[IDEM_DETAIL]);
+}
+
+/* Delete the record, in whatever state; false without one. */
+bool
+idem_call_forget(IdemCall *call)
+{
+	IdemConsumer consumer;
+	IdemRecord	record;
+
+	do
+	{
+		if (!idem_call_find(call, RowExclusiveLock, &consumer, &record))
+			return false;
+	} while (!idem_record_delete(&record));
+
+	return true;
+}
+
+/*
  * idem_forget(message_id text, consumer text) → bool
  */
 PG_FUNCTION_INFO_V1(idem_forget);
@@ -210,14 +297,10 @@ Datum
 idem_forget(PG_FUNCTION_ARGS)
 {
 	IdemCall	call;
-	IdemRecord	record;
 	bool		found;
 
 	idem_call_start(&call, "idem_forget()", fcinfo, true);
-	do
-	{
-		found = find_record(&call, RowExclusiveLock, &record);
-	} while (found && !idem_record_delete(&record));
+	found = idem_call_forget(&call);
 	idem_call_end(&call);
 
 	PG_RETURN_BOOL(found);

@@ -21,7 +21,6 @@
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
 #include "utils/xid8.h"
 
 /* Columns of idem_ring, in C's numbering. */
@@ -70,15 +69,13 @@ interval_of(int64 microseconds)
 void
 idem_ring_read(Relation table, IdemRing *ring)
 {
-	TupleTableSlot *slot = table_slot_create(table, NULL);
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TableScanDesc scan = table_beginscan(table, snapshot, 0, NULL);
+	List	   *rows = idem_read_rows(table, InvalidOid, NULL, 0);
 
 	memset(ring, 0, sizeof(IdemRing));
-	ring->exists = table_scan_getnextslot(scan, ForwardScanDirection, slot);
+	ring->exists = rows != NIL;
 	if (ring->exists)
 	{
-		HeapTuple	tuple = ExecCopySlotHeapTuple(slot);
+		HeapTuple	tuple = (HeapTuple) linitial(rows);
 		Datum		values[RING_COLUMNS];
 		bool		isnull[RING_COLUMNS];
 
@@ -99,9 +96,7 @@ idem_ring_read(Relation table, IdemRing *ring)
 		ring->sealed_at = isnull[RING_SEALED_AT]
 			? DT_NOBEGIN : DatumGetTimestampTz(values[RING_SEALED_AT]);
 	}
-	table_endscan(scan);
-	UnregisterSnapshot(snapshot);
-	ExecDropSingleTupleTableSlot(slot);
+	list_free_deep(rows);
 }
 
 /*
@@ -131,8 +126,8 @@ idem_ring_write(Relation table, IdemRing *ring, bool view_changed)
 	isnull[RING_SEALED_AT] = TIMESTAMP_IS_NOBEGIN(ring->sealed_at);
 
 	if (ring->exists)
-		written = idem_update_row(table, &ring->tid, values,
-								  isnull) == TM_Ok;
+		written = idem_update_row(table, &ring->tid, values, isnull,
+								  false) == TM_Ok;
 	else
 	{
 		ScanKeyData key;
