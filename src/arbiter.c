@@ -24,6 +24,7 @@
  */
 #include "idem_inbox.h"
 
+#include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/nbtree.h"
 #include "access/sysattr.h"
@@ -77,19 +78,20 @@ deleted_by_its_inserter(TupleTableSlot *slot)
 static bool
 certainly_absent(Relation table, Relation index, ScanKey keys, int nkeys)
 {
-	Datum		values[INDEX_MAX_KEYS];
-	bool		isnull[INDEX_MAX_KEYS] = {0};
-	BTInsertStateData state = {0};
+	BTScanInsert key = _bt_mkscankey(index, NULL);
+	BTInsertStateData state = {.itup_key = key};
 	BTStack		stack;
 	bool		absent = true;
 
+	/* Without a row's place in it, the key stands for any row's. */
+	key->keysz = nkeys;
+	key->anynullkeys = false;
 	for (int i = 0; i < nkeys; i++)
-		values[i] = keys[i].sk_argument;
-	state.itup = index_form_tuple(RelationGetDescr(index), values, isnull);
-	state.itemsz = MAXALIGN(IndexTupleSize(state.itup));
-	state.itup_key = _bt_mkscankey(index, state.itup);
-	state.itup_key->scantid = NULL; /* any row with this key */
-	stack = idem_bt_search(index, table, state.itup_key, &state.buf);
+	{
+		key->scankeys[i].sk_argument = keys[i].sk_argument;
+		key->scankeys[i].sk_flags &= ~SK_ISNULL;
+	}
+	stack = idem_bt_search(index, table, key, &state.buf);
 
 	/* An empty index has no root page yet. */
 	if (BufferIsValid(state.buf))
@@ -100,12 +102,11 @@ certainly_absent(Relation table, Relation index, ScanKey keys, int nkeys)
 		if (offset > PageGetMaxOffsetNumber(page))
 			absent = P_RIGHTMOST(BTPageGetOpaque(page));
 		else
-			absent = _bt_compare(index, state.itup_key, page, offset) != 0;
+			absent = _bt_compare(index, key, page, offset) != 0;
 		_bt_relbuf(index, state.buf);
 	}
 	_bt_freestack(stack);
-	pfree(state.itup_key);
-	pfree(state.itup);
+	pfree(key);
 	return absent;
 }
 
@@ -171,39 +172,69 @@ idem_probe_unique(Relation table, Relation index, ScanKey keys, int nkeys,
 }
 
 /*
- * Add a row's entry to an index that a user made: partial, on expressions,
- * unique, exclusion, whatever an INSERT would serve.
+ * Add a row's entry to an index that is not the arbiter, such as one that a
+ * user made: partial, on expressions, unique, exclusion, whatever an INSERT
+ * would serve.
  */
 static void
-insert_other_entry(Relation table, Relation index, IndexInfo *info,
-				   TupleTableSlot *slot)
+insert_other_entry(Relation table, Relation index, HeapTuple tuple)
 {
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table),
+													&TTSOpsHeapTuple);
 	EState	   *estate = CreateExecutorState();
 	ExprContext *econtext = GetPerTupleExprContext(estate);
+	IndexInfo  *info = BuildIndexInfo(index);
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS];
 
+	ExecStoreHeapTuple(tuple, slot, false);
 	econtext->ecxt_scantuple = slot;
 	if (ExecQual(ExecPrepareQual(info->ii_Predicate, estate), econtext))
 	{
 		FormIndexDatum(info, slot, estate, values, isnull);
-		index_insert(index, values, isnull, &slot->tts_tid, table,
+		index_insert(index, values, isnull, &tuple->t_self, table,
 					 info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
 					 false, info);
 		if (info->ii_ExclusionOps)
-			check_exclusion_constraint(table, index, info, &slot->tts_tid,
+			check_exclusion_constraint(table, index, info, &tuple->t_self,
 									   values, isnull, estate, false);
 	}
 	FreeExecutorState(estate);
+	ExecDropSingleTupleTableSlot(slot);
 }
 
 /*
- * Add a new row's entries to every index of the table but skipped_index.
+ * Add a row's entry to the arbiter, a plain unique B-tree; false if that knows
+ * another row with the same key.
+ */
+static bool
+insert_arbiter_entry(Relation table, Relation index, ScanKey keys, int nkeys,
+					 HeapTuple tuple)
+{
+	/* A B-tree wants to know no more of it. */
+	IndexInfo	info = {.type = T_IndexInfo, .ii_Unique = true};
+	Datum		values[INDEX_MAX_KEYS];
+	bool		isnull[INDEX_MAX_KEYS] = {0};
+
+	for (int i = 0; i < nkeys; i++)
+		values[i] = keys[i].sk_argument;
+	return index_insert(index, values, isnull, &tuple->t_self, table,
+						UNIQUE_CHECK_PARTIAL, false, &info);
+}
+
+/*
+ * Add a new row version's entries to the table's indexes.
+ *
+ * skipped_index: an index that the row does not belong to, or InvalidOid.
+ * arbiter, keys, nkeys: see idem_insert_unique(); InvalidOid: none.
+ * updated: which indexes an update has to enter; NULL: this is an insertion.
+ *
  * Returns false if the arbiter knows another row with the same key.
  */
 static bool
-insert_entries(Relation table, TupleTableSlot *slot, Oid arbiter,
-			   Oid skipped_index, IdemUpdatedIndexes *updated)
+insert_entries(Relation table, HeapTuple tuple, Oid skipped_index,
+			   Oid arbiter, ScanKey keys, int nkeys,
+			   IdemUpdatedIndexes *updated)
 {
 	bool		unique = true;
 	List	   *indexes = RelationGetIndexList(table);
@@ -213,50 +244,22 @@ insert_entries(Relation table, TupleTableSlot *slot, Oid arbiter,
 	{
 		Oid			oid = lfirst_oid(lc);
 		Relation	index;
-		IndexInfo  *info;
 
 		if (oid == skipped_index)
 			continue;
 
 		index = index_open(oid, RowExclusiveLock);
-		if (index->rd_index->indisready &&
-			(updated == NULL || IDEM_INDEX_UPDATED(*updated, index)))
-		{
-			info = BuildIndexInfo(index);
-			if (oid == arbiter)
-			{
-				Datum		values[INDEX_MAX_KEYS];
-				bool		isnull[INDEX_MAX_KEYS];
-
-				FormIndexDatum(info, slot, NULL, values, isnull);
-				unique = index_insert(index, values, isnull, &slot->tts_tid,
-									  table, UNIQUE_CHECK_PARTIAL, false,
-									  info);
-			}
-			else
-				insert_other_entry(table, index, info, slot);
-			pfree(info);
-		}
+		if (oid == arbiter)
+			unique = insert_arbiter_entry(table, index, keys, nkeys, tuple);
+		else if (index->rd_index->indisready &&
+				 (updated == NULL || IDEM_INDEX_UPDATED(*updated, index)))
+			insert_other_entry(table, index, tuple);
 
 		/* The table's lock stays, so the index's may, and is not taken anew. */
 		index_close(index, NoLock);
 	}
 	list_free(indexes);
 	return unique;
-}
-
-/* A virtual row of the table. */
-static TupleTableSlot *
-make_row(Relation table, Datum *values, bool *isnull)
-{
-	TupleDesc	desc = RelationGetDescr(table);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(desc, &TTSOpsVirtual);
-
-	memcpy(slot->tts_values, values, desc->natts * sizeof(Datum));
-	memcpy(slot->tts_isnull, isnull, desc->natts * sizeof(bool));
-	ExecStoreVirtualTuple(slot);
-	slot->tts_tableOid = RelationGetRelid(table);
-	return slot;
 }
 
 /*
@@ -275,12 +278,14 @@ idem_insert_unique(Relation table, Datum *values, bool *isnull,
 				   Oid arbiter, Oid skipped_index,
 				   ScanKey keys, int nkeys, ItemPointer tid)
 {
-	TupleTableSlot *slot = make_row(table, values, isnull);
+	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(table), values,
+										isnull);
 	bool		won;
 
-	table_tuple_insert(table, slot, GetCurrentCommandId(true), 0, NULL);
-	*tid = slot->tts_tid;
-	won = insert_entries(table, slot, arbiter, skipped_index, NULL);
+	heap_insert(table, tuple, GetCurrentCommandId(true), 0, NULL);
+	*tid = tuple->t_self;
+	won = insert_entries(table, tuple, skipped_index, arbiter, keys, nkeys,
+						 NULL);
 	if (!won)
 	{
 		/*
@@ -298,7 +303,7 @@ idem_insert_unique(Relation table, Datum *values, bool *isnull,
 		if (!won)
 			idem_delete_row(table, tid, true);
 	}
-	ExecDropSingleTupleTableSlot(slot);
+	heap_freetuple(tuple);
 
 	return won;
 }
@@ -317,22 +322,28 @@ TM_Result
 idem_update_row(Relation table, ItemPointer tid, Datum *values, bool *isnull,
 				bool wait)
 {
-	TupleTableSlot *slot = make_row(table, values, isnull);
+	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(table), values,
+										isnull);
+	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table),
+													&TTSOpsHeapTuple);
 	TM_FailureData failure;
 	LockTupleMode lockmode;
 	IdemUpdatedIndexes updated;
 	TM_Result	result;
 
+	ExecStoreHeapTuple(tuple, slot, false);
 	result = table_tuple_update(table, tid, slot, GetCurrentCommandId(true),
 								InvalidSnapshot, InvalidSnapshot, wait,
 								&failure, &lockmode, &updated);
 	if (result == TM_Ok)
 	{
-		*tid = slot->tts_tid;
-		insert_entries(table, slot, InvalidOid, InvalidOid, &updated);
+		*tid = tuple->t_self;
+		(void) insert_entries(table, tuple, InvalidOid, InvalidOid, NULL, 0,
+							  &updated);
 		CommandCounterIncrement();
 	}
 	ExecDropSingleTupleTableSlot(slot);
+	heap_freetuple(tuple);
 
 	return result;
 }

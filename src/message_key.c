@@ -17,6 +17,7 @@
 #include "lib/stringinfo.h"
 #include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
+#include "port/pg_bswap.h"
 #include "utils/builtins.h"
 #include "utils/uuid.h"
 
@@ -210,21 +211,60 @@ idem_message_id_to_text(PG_FUNCTION_ARGS)
 	PG_RETURN_TEXT_P(cstring_to_text_with_len(s, len));
 }
 
-/* Byte order, a prefix first; total, since equal bytes are the same id. */
+/* An id as it lies in an index page or a scan key needs no detoasting. */
+static inline bytea *
+plain_id(Datum datum)
+{
+	bytea	   *id = (bytea *) DatumGetPointer(datum);
+
+	if (VARATT_IS_COMPRESSED(id) || VARATT_IS_EXTERNAL(id))
+		id = DatumGetByteaPP(datum);
+	return id;
+}
+
+/*
+ * Byte order, a prefix first; total, since equal bytes are the same id.
+ *
+ * Every claim compares some thirty times on its way down the index, so eight
+ * bytes are taken at a time, where a call of memcmp() costs more than the
+ * comparison.
+ */
 static int
 compare(FunctionCallInfo fcinfo)
 {
-	bytea	   *a = PG_GETARG_BYTEA_PP(0);
-	bytea	   *b = PG_GETARG_BYTEA_PP(1);
-	int			len_a = VARSIZE_ANY_EXHDR(a);
-	int			len_b = VARSIZE_ANY_EXHDR(b);
-	int			cmp;
+	bytea	   *id_a = plain_id(PG_GETARG_DATUM(0));
+	bytea	   *id_b = plain_id(PG_GETARG_DATUM(1));
+	const char *a = VARDATA_ANY(id_a);
+	const char *b = VARDATA_ANY(id_b);
+	int			len_a = VARSIZE_ANY_EXHDR(id_a);
+	int			len_b = VARSIZE_ANY_EXHDR(id_b);
+	int			left = Min(len_a, len_b);
+	int			cmp = 0;
 
-	cmp = memcmp(VARDATA_ANY(a), VARDATA_ANY(b), Min(len_a, len_b));
+	for (; left >= (int) sizeof(uint64); left -= sizeof(uint64))
+	{
+		uint64		word_a;
+		uint64		word_b;
+
+		memcpy(&word_a, a, sizeof(uint64));
+		memcpy(&word_b, b, sizeof(uint64));
+		if (word_a != word_b)
+		{
+			cmp = pg_ntoh64(word_a) < pg_ntoh64(word_b) ? -1 : 1;
+			break;
+		}
+		a += sizeof(uint64);
+		b += sizeof(uint64);
+	}
+	if (cmp == 0)
+		cmp = memcmp(a, b, left);
 	if (cmp == 0)
 		cmp = len_a - len_b;
-	PG_FREE_IF_COPY(a, 0);
-	PG_FREE_IF_COPY(b, 1);
+
+	if (unlikely((Pointer) id_a != PG_GETARG_POINTER(0)))
+		pfree(id_a);
+	if (unlikely((Pointer) id_b != PG_GETARG_POINTER(1)))
+		pfree(id_b);
 	return cmp;
 }
 
