@@ -14,8 +14,10 @@
  * one to arrive learns of the first.  It deletes its own row and its caller
  * starts again, now finding the first one's.  If a third transaction saw both
  * conflict, both may give way; then both start again.  Nobody waits with a
- * live row of his own still in the way, so no wait is a deadlock that the
- * users' own transactions did not make.
+ * live row of his own still in the way, so two losers never wait for each
+ * other.  Who met a loser's row just before it was deleted waits for that
+ * loser's transaction to end, though: an undue wait, which the deadlock
+ * detector sees like any other.
  *
  * PostgreSQL's speculative insertion does the same with a token per row, which
  * costs a second WAL record for each row; here only the loser of a race pays.
@@ -75,8 +77,8 @@ deleted_by_its_inserter(TupleTableSlot *slot)
  * Any entry, dead or alive, and a search that would have to go on to the next
  * page make it false.
  */
-static bool
-certainly_absent(Relation table, Relation index, ScanKey keys, int nkeys)
+bool
+idem_key_absent(Relation table, Relation index, ScanKey keys, int nkeys)
 {
 	BTScanInsert key = _bt_mkscankey(index, NULL);
 	BTInsertStateData state = {.itup_key = key};
@@ -123,6 +125,10 @@ certainly_absent(Relation table, Relation index, ScanKey keys, int nkeys)
  * answer comes from the committed version, it does not wait.  A committed row
  * wins over pending ones, which then can only be a new version of it or about
  * to be given up.
+ *
+ * The versions of a row are not visited at one moment.  If an update commits
+ * in between, none of them may look alive, and the answer is IDEM_NOTHING; so
+ * that is only an answer where the insertion arbitrates afterwards.
  */
 IdemProbe
 idem_probe_unique(Relation table, Relation index, ScanKey keys, int nkeys,
@@ -134,7 +140,7 @@ idem_probe_unique(Relation table, Relation index, ScanKey keys, int nkeys,
 	SnapshotData dirty;
 	IndexScanDesc scan;
 
-	if (certainly_absent(table, index, keys, nkeys))
+	if (idem_key_absent(table, index, keys, nkeys))
 		return IDEM_NOTHING;
 
 	slot = table_slot_create(table, NULL);
@@ -195,6 +201,7 @@ insert_other_entry(Relation table, Relation index, HeapTuple tuple)
 		index_insert(index, values, isnull, &tuple->t_self, table,
 					 info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO,
 					 false, info);
+		idem_index_insert_cleanup(index, info);
 		if (info->ii_ExclusionOps)
 			check_exclusion_constraint(table, index, info, &tuple->t_self,
 									   values, isnull, estate, false);
@@ -337,7 +344,8 @@ idem_update_row(Relation table, ItemPointer tid, Datum *values, bool *isnull,
 								&failure, &lockmode, &updated);
 	if (result == TM_Ok)
 	{
-		*tid = tuple->t_self;
+		/* The slot was updated, not the tuple that it was made of. */
+		*tid = tuple->t_self = slot->tts_tid;
 		(void) insert_entries(table, tuple, InvalidOid, InvalidOid, NULL, 0,
 							  &updated);
 		CommandCounterIncrement();

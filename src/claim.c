@@ -25,6 +25,9 @@ PGDLLEXPORT IdemClaimHook idem_claim_hook = NULL;
 #define AT_POINT(point) \
 	do { if (unlikely(idem_claim_hook != NULL)) idem_claim_hook(point); } while (0)
 
+/* A placeholder can be met under a stale view; this often it is an error. */
+#define MAX_STRAYS 10
+
 /* What is to be claimed, and how. */
 typedef struct Claim
 {
@@ -91,9 +94,7 @@ look(const IdemView *view, const IdemKey *key, IdemRecord *record,
 	 * record is in what is current now.
 	 */
 	if (view->previous >= 0 &&
-		idem_generation_probe(view->previous, key, record,
-							  pending) == IDEM_FOUND &&
-		!IDEM_IS_PLACEHOLDER(record))
+		idem_generation_find(view->previous, key, record))
 		return IDEM_FOUND;
 
 	probe = idem_generation_probe(view->current, key, record, pending);
@@ -103,7 +104,13 @@ look(const IdemView *view, const IdemKey *key, IdemRecord *record,
 		probe = IDEM_NOTHING;
 	}
 	if (probe == IDEM_NOTHING && view->next >= 0)
+	{
 		probe = idem_generation_probe(view->next, key, record, pending);
+
+		/* Placeholders in next belong to a later turn; the view is stale. */
+		if (probe == IDEM_FOUND && IDEM_IS_PLACEHOLDER(record))
+			probe = IDEM_NOTHING;
+	}
 	return probe;
 }
 
@@ -186,6 +193,7 @@ static IdemOutcome
 claim_message(Claim *claim)
 {
 	IdemRecord	record;
+	int			strays = 0;
 
 	claim->key.message_id = idem_message_id_make(claim->call.message_id);
 	for (;;)
@@ -225,11 +233,10 @@ claim_message(Claim *claim)
 		 */
 		if (placeholder && view.next < 0)
 		{
-			idem_ring_forget_view();
-			latest = idem_ring_view();
-			if (idem_view_equal(&view, &latest))
+			if (++strays > MAX_STRAYS)
 				elog(ERROR, "placeholder in generation %d while no next one is open",
 					 view.current + 1);
+			idem_ring_forget_view();
 			continue;
 		}
 

@@ -66,6 +66,13 @@ typedef bool IdemUpdatedIndexes;
 #define idem_try_xact_wait(xid) ConditionalXactLockTableWait(xid)
 #endif
 
+/* From 17 on BRIN keeps pages pinned between insertions. */
+#if PG_VERSION_NUM >= 170000
+#define idem_index_insert_cleanup(index, info) index_insert_cleanup(index, info)
+#else
+#define idem_index_insert_cleanup(index, info) ((void) 0)
+#endif
+
 /* 17 can also ask for any stronger lock. */
 #if PG_VERSION_NUM >= 170000
 #define idem_lock_held(tag, mode) LockHeldByMe(tag, mode, false)

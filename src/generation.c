@@ -118,11 +118,9 @@ idem_generation_insert(int generation, const IdemKey *key, IdemRecord *record)
 
 /* The record of a key in one generation under a snapshot, no placeholder. */
 static bool
-find_in_generation(Relation table, int generation, const IdemKey *key,
-				   Snapshot snapshot, IdemRecord *record)
+find_in_generation(Relation table, Relation index, int generation,
+				   const IdemKey *key, Snapshot snapshot, IdemRecord *record)
 {
-	Relation	index = index_open(idem_catalog()->generations[generation].key_index,
-								   AccessShareLock);
 	TupleTableSlot *slot = table_slot_create(table, NULL);
 	ScanKeyData keys[KEY_COLUMNS];
 	IndexScanDesc scan;
@@ -138,7 +136,37 @@ find_in_generation(Relation table, int generation, const IdemKey *key,
 	}
 	index_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
-	index_close(index, AccessShareLock);
+
+	return found;
+}
+
+/*
+ * Find the committed record of a key, or this transaction's, in a sealed
+ * generation, where no insertion will arbitrate: a probe that misses a record
+ * whose completion commits at this moment would be the last word.  So it is
+ * one snapshot that decides, unless the key is not there at all.
+ */
+bool
+idem_generation_find(int generation, const IdemKey *key, IdemRecord *record)
+{
+	const IdemGenerationOids *oids = &idem_catalog()->generations[generation];
+	LOCKMODE	lock = probe_lock(oids);
+	Relation	table = table_open(oids->table, lock);
+	Relation	index = index_open(oids->key_index, lock);
+	ScanKeyData keys[KEY_COLUMNS];
+	bool		found = false;
+
+	make_scan_keys(keys, key);
+	if (!idem_key_absent(table, index, keys, KEY_COLUMNS))
+	{
+		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+
+		found = find_in_generation(table, index, generation, key, snapshot,
+								   record);
+		UnregisterSnapshot(snapshot);
+	}
+	index_close(index, lock);
+	table_close(table, lock);
 
 	return found;
 }
@@ -170,7 +198,13 @@ idem_record_find(const IdemKey *key, LOCKMODE lockmode, IdemRecord *record)
 	CommandCounterIncrement();
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
 	for (int i = 0; i < IDEM_GENERATIONS && !found; i++)
-		found = find_in_generation(tables[i], i, key, snapshot, record);
+	{
+		Relation	index = index_open(idem_catalog()->generations[i].key_index,
+									   AccessShareLock);
+
+		found = find_in_generation(tables[i], index, i, key, snapshot, record);
+		index_close(index, AccessShareLock);
+	}
 	UnregisterSnapshot(snapshot);
 
 	for (int i = 0; i < IDEM_GENERATIONS; i++)

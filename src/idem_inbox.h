@@ -102,6 +102,7 @@ typedef enum IdemProbe
  */
 typedef struct IdemView
 {
+	uint64		version;		/* of this backend's cache */
 	int			previous;		/* sealed, may hold records */
 	int			current;		/* its index arbitrates */
 	int			next;			/* being opened: takes the records */
@@ -221,6 +222,8 @@ extern Datum idem_message_id_make(text *message_id);
 extern char *idem_message_id_text(Datum message_id);
 
 /* arbiter.c */
+extern bool idem_key_absent(Relation table, Relation index, ScanKey keys,
+							int nkeys);
 extern IdemProbe idem_probe_unique(Relation table, Relation index,
 								   ScanKey keys, int nkeys,
 								   ItemPointer except, HeapTuple *found,
@@ -257,6 +260,8 @@ extern bool idem_view_equal(const IdemView *a, const IdemView *b);
 extern IdemProbe idem_generation_probe(int generation, const IdemKey *key,
 									   IdemRecord *record,
 									   TransactionId *pending);
+extern bool idem_generation_find(int generation, const IdemKey *key,
+								 IdemRecord *record);
 extern bool idem_generation_insert(int generation, const IdemKey *key,
 								   IdemRecord *record);
 extern void idem_record_read(Relation table, HeapTuple tuple, int generation,

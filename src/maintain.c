@@ -99,8 +99,8 @@ set_horizon(IdemRing *ring)
 static bool
 horizon_passed(const IdemRing *ring)
 {
-	FullTransactionId next = ReadNextFullTransactionId();
 	TransactionId oldest = GetOldestActiveTransactionId();
+	FullTransactionId next = ReadNextFullTransactionId();
 	uint32		epoch = EpochFromFullTransactionId(next);
 
 	/* The oldest one started at most one wraparound ago. */

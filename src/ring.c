@@ -42,6 +42,7 @@ enum
 
 static IdemView view;
 static bool view_valid = false;
+static uint64 view_version = 0;
 
 static int64
 microseconds(Datum interval)
@@ -153,14 +154,17 @@ void
 idem_ring_forget_view(void)
 {
 	view_valid = false;
+	view_version++;
 }
 
+/*
+ * Whether no step was taken between two views.  The generations alone do not
+ * tell: after three turns they are the same, with other contents.
+ */
 bool
 idem_view_equal(const IdemView *a, const IdemView *b)
 {
-	return a->previous == b->previous &&
-		a->current == b->current &&
-		a->next == b->next;
+	return a->version == b->version;
 }
 
 IdemView
@@ -170,6 +174,7 @@ idem_view_of_ring(const IdemRing *ring)
 	int			before = (ring->current + IDEM_GENERATIONS - 1) % IDEM_GENERATIONS;
 	int			after = (ring->current + 1) % IDEM_GENERATIONS;
 
+	result.version = view_version;
 	result.current = ring->current;
 	result.previous = ring->previous_sealed ? before : -1;
 	result.next = ring->next_open ? after : -1;
