@@ -1,0 +1,61 @@
+# idem_inbox: process each message once
+#
+# make, make install, make installcheck	as for any PGXS extension; another
+#	server's pg_config with PG_CONFIG=..., LLVM bitcode with with_llvm=yes
+# make check	everything that is tested, on a throw-away server
+# make demo	the bookstore story, on a throw-away server
+# make bench, make model	measurements; the model of the ring
+
+own_targets = check demo bench model
+
+ifneq ($(filter $(own_targets),$(MAKECMDGOALS)),)
+
+# These bring what they need, PostgreSQL included, so they must work where
+# there is no PGXS to include yet.
+.PHONY: $(own_targets)
+
+check:
+	@test/run
+
+demo bench model:
+	@test/$@/run
+
+else
+
+EXTENSION = idem_inbox
+DATA = $(wildcard idem_inbox--*.sql)
+MODULE_big = idem_inbox
+OBJS = $(patsubst %.c,%.o,$(wildcard src/*.c))
+PGFILEDESC = "idem_inbox - process each message once"
+
+# The unused parameters are those of PG_FUNCTION_ARGS and of hooks.
+PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter
+
+# Bitcode needs the very clang that built the server, and gains nothing here:
+# no function of the extension is worth inlining into a query.
+ifneq ($(origin with_llvm),command line)
+override with_llvm = no
+endif
+
+# The outputs are those of one encoding and one collation.
+ENCODING = UTF8
+NO_LOCALE = 1
+REGRESS = $(sort $(patsubst sql/%.sql,%,$(wildcard sql/*.sql)))
+ISOLATION = $(sort $(patsubst test/specs/%.spec,%,$(wildcard test/specs/*.spec)))
+# PostgreSQL 16 took the expected outputs out of --inputdir.
+ISOLATION_OPTS = --inputdir=$(srcdir)/test \
+	$(if $(filter-out 15,$(MAJORVERSION)),--expecteddir=$(srcdir)/test)
+PROVE_TESTS = test/t/*.pl
+
+PG_CONFIG ?= pg_config
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+# Not every package of the server brings the modules that TAP tests use.
+ifneq ($(wildcard $(dir $(PGXS))../test/perl/PostgreSQL/Test/Cluster.pm),)
+TAP_TESTS = 1
+endif
+include $(PGXS)
+
+PG_PROVE_FLAGS += -I $(srcdir)/test/lib
+$(OBJS): $(wildcard src/*.h)
+
+endif
