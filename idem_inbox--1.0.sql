@@ -113,6 +113,8 @@ COMMENT ON OPERATOR CLASS idem_message_id_ops USING btree IS
 -- parameter uses the index; the way back must not, or "=" would be ambiguous.
 CREATE CAST (text AS idem_message_id)
 	WITH FUNCTION idem_message_id(text) AS IMPLICIT;
+CREATE CAST (varchar AS idem_message_id)
+	WITH FUNCTION idem_message_id(text) AS IMPLICIT;
 CREATE CAST (idem_message_id AS text)
 	WITH FUNCTION text(idem_message_id) AS ASSIGNMENT;
 

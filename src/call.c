@@ -12,7 +12,18 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+#include "utils/inval.h"
 #include "utils/jsonb.h"
+
+/* The message id as far as a proper one goes; it may not have been checked. */
+static char *
+printable_id(text *message_id)
+{
+	char	   *s = VARDATA_ANY(message_id);
+	int			len = VARSIZE_ANY_EXHDR(message_id);
+
+	return pnstrdup(s, pg_mbcliplen(s, len, IDEM_MAX_ID_BYTES));
+}
 
 static void
 name_call(void *arg)
@@ -21,11 +32,11 @@ name_call(void *arg)
 
 	if (call->message_id && call->consumer_name)
 		errcontext("%s for message \"%s\" and consumer \"%s\"",
-				   call->function, text_to_cstring(call->message_id),
+				   call->function, printable_id(call->message_id),
 				   call->consumer_name);
 	else if (call->message_id)
 		errcontext("%s for message \"%s\"",
-				   call->function, text_to_cstring(call->message_id));
+				   call->function, printable_id(call->message_id));
 	else if (call->consumer_name)
 		errcontext("%s for consumer \"%s\"",
 				   call->function, call->consumer_name);
@@ -66,6 +77,9 @@ idem_call_start(IdemCall *call, const char *function,
 
 	if (writes)
 		idem_prevent_if_read_only(function);
+
+	/* As a statement on the tables would, by locking them. */
+	AcceptInvalidationMessages();
 
 	call->consumer_name = idem_consumer_arg(fcinfo, 1);
 	if (call->message_id == NULL)

@@ -374,6 +374,7 @@ idem_register(PG_FUNCTION_ARGS)
 					 errdetail("Consumer \"%s\" would belong to it.", name)));
 	}
 
+	AcceptInvalidationMessages();
 	table = table_open(idem_catalog()->consumer, RowExclusiveLock);
 	do
 	{

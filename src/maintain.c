@@ -24,6 +24,7 @@
 #include "funcapi.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
 #include "utils/rel.h"
 #include "utils/xid8.h"
 
@@ -217,11 +218,14 @@ take_step(IdemRing *ring, bool *view_changed)
 const char *
 idem_maintain_step(void)
 {
-	Oid			relid = idem_catalog()->ring;
+	Oid			relid;
 	Relation	table;
 	IdemRing	ring;
 	bool		view_changed = false;
 	const char *done;
+
+	AcceptInvalidationMessages();
+	relid = idem_catalog()->ring;
 
 	/*
 	 * One maintainer at a time, and the lock is released only after the
