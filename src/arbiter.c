@@ -86,6 +86,7 @@ idem_key_absent(Relation table, Relation index, ScanKey keys, int nkeys)
 	bool		absent = true;
 
 	/* Without a row's place in it, the key stands for any row's. */
+	_bt_metaversion(index, &key->heapkeyspace, &key->allequalimage);
 	key->keysz = nkeys;
 	key->anynullkeys = false;
 	for (int i = 0; i < nkeys; i++)
