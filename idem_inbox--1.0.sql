@@ -382,6 +382,11 @@ COMMENT ON FUNCTION idem_attention_after() IS
 
 -- What a person should look at.
 CREATE VIEW idem_attention AS
+	WITH home AS (
+		SELECT e.extnamespace::pg_catalog.regnamespace AS schema
+		FROM pg_catalog.pg_extension e
+		WHERE e.extname OPERATOR(pg_catalog.=) 'idem_inbox'
+	)
 	SELECT CASE
 			   WHEN r.lease_until OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()
 			   THEN 'in progress for long'
@@ -396,13 +401,14 @@ CREATE VIEW idem_attention AS
 		   r.detail OPERATOR(pg_catalog.->>) 'role' AS role,
 		   r.detail OPERATOR(pg_catalog.->>) 'application_name' AS application_name,
 		   r.detail OPERATOR(pg_catalog.->>) 'client_addr' AS client_addr,
-		   pg_catalog.format('SELECT %I.idem_resolve(%L, %L, ''complete''); -- or ''abandon'', if it certainly did not happen',
-							 '@extschema@', r.message_id, c.name) AS resolve
+		   pg_catalog.format('SELECT %s.idem_resolve(%L, %L, ''complete''); -- or ''abandon'', if it certainly did not happen',
+							 home.schema, r.message_id, c.name) AS resolve
 	FROM (SELECT * FROM idem_generation_1 WHERE completed_at IS NULL
 		  UNION ALL
 		  SELECT * FROM idem_generation_2 WHERE completed_at IS NULL
 		  UNION ALL
 		  SELECT * FROM idem_generation_3 WHERE completed_at IS NULL) r
+		 CROSS JOIN home
 		 JOIN idem_consumer c ON c.consumer_id OPERATOR(pg_catalog.=) r.consumer_id
 	WHERE r.lease_until IS NULL
 	   OR r.lease_until OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()
@@ -414,9 +420,10 @@ CREATE VIEW idem_attention AS
 		   q.delivered_to OPERATOR(pg_catalog.->>) 'role',
 		   q.delivered_to OPERATOR(pg_catalog.->>) 'application_name',
 		   q.delivered_to OPERATOR(pg_catalog.->>) 'client_addr',
-		   pg_catalog.format('SELECT %I.idem_resolve(%L, %L, ''dismiss''); -- or ''forget'', to process the new content',
-							 '@extschema@', q.message_id, c.name)
+		   pg_catalog.format('SELECT %s.idem_resolve(%L, %L, ''dismiss''); -- or ''forget'', to process the new content',
+							 home.schema, q.message_id, c.name)
 	FROM idem_quarantine q
+		 CROSS JOIN home
 		 JOIN idem_consumer c ON c.consumer_id OPERATOR(pg_catalog.=) q.consumer_id
 	WHERE q.dismissed_at IS NULL;
 COMMENT ON VIEW idem_attention IS
