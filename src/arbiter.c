@@ -220,7 +220,10 @@ insert_arbiter_entry(Relation table, Relation index, ScanKey keys, int nkeys,
 					 HeapTuple tuple)
 {
 	/* A B-tree wants to know no more of it. */
-	IndexInfo	info = {.type = T_IndexInfo, .ii_Unique = true};
+	IndexInfo	info = {
+		.type = T_IndexInfo,
+		.ii_Unique = true
+	};
 	Datum		values[INDEX_MAX_KEYS];
 	bool		isnull[INDEX_MAX_KEYS] = {0};
 

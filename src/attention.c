@@ -130,9 +130,10 @@ idem_attention_after_interval(PG_FUNCTION_ARGS)
 static bool
 to_be_logged(const IdemRecord *record, TimestampTz now)
 {
-	TimestampTz received_at =
-		DatumGetTimestampTz(record->values[IDEM_RECEIVED_AT]);
+	TimestampTz received_at;
 	Jsonb	   *detail;
+
+	received_at = DatumGetTimestampTz(record->values[IDEM_RECEIVED_AT]);
 
 	/*
 	 * Without a lease nobody knows how long an attempt takes; it is left
@@ -252,8 +253,8 @@ delete_before(Oid relid, AttrNumber time_column, TimestampTz limit)
 void
 idem_trim_history(int64 skipped)
 {
-	TimestampTz limit = GetCurrentTimestamp() - skipped -
-		2 * (int64) idem_retention * USECS_PER_SEC;
+	int64		kept = 2 * (int64) idem_retention * USECS_PER_SEC + skipped;
+	TimestampTz limit = GetCurrentTimestamp() - kept;
 
 	delete_before(idem_catalog()->quarantine, IDEM_QUARANTINE_LAST_AT, limit);
 	delete_before(idem_catalog()->resolution, RESOLUTION_RESOLVED_AT + 1, limit);

@@ -224,14 +224,14 @@ Datum
 idem_describe_caller(void)
 {
 	JsonbParseState *state = NULL;
-	LOCAL_FCINFO(fcinfo, 0);
 	Datum		address;
-
 	const char *pairs[][2] = {
 		{"role", GetUserNameFromId(GetUserId(), false)},
 		{"application_name", application_name},
 		{"client_addr", NULL}
 	};
+
+	LOCAL_FCINFO(fcinfo, 0);
 
 	InitFunctionCallInfoData(*fcinfo, NULL, 0, InvalidOid, NULL, NULL);
 	address = inet_client_addr(fcinfo);

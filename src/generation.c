@@ -25,13 +25,13 @@
 static void
 make_scan_keys(ScanKeyData keys[KEY_COLUMNS], const IdemKey *key)
 {
-	FmgrInfo   *message_id_eq =
-		unconstify(FmgrInfo *, &idem_catalog()->message_id_eq);
+	const IdemCatalog *catalog = idem_catalog();
+	FmgrInfo   *eq = unconstify(FmgrInfo *, &catalog->message_id_eq);
 
 	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(key->consumer_id));
 	ScanKeyEntryInitializeWithInfo(&keys[1], 0, 2, BTEqualStrategyNumber,
-								   InvalidOid, InvalidOid, message_id_eq,
+								   InvalidOid, InvalidOid, eq,
 								   key->message_id);
 }
 
@@ -209,10 +209,10 @@ idem_record_find(const IdemKey *key, LOCKMODE lockmode, IdemRecord *record)
 
 	for (int i = 0; i < IDEM_GENERATIONS; i++)
 	{
-		bool		keep = found && record->generation == i &&
-			lockmode != AccessShareLock;
+		bool		holds_it = found && record->generation == i;
 
-		table_close(tables[i], keep ? NoLock : lockmode);
+		table_close(tables[i], holds_it && lockmode != AccessShareLock
+					? NoLock : lockmode);
 	}
 
 	if (found)

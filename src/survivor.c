@@ -149,8 +149,8 @@ search_index(Search *search, Oid index_oid, const int32 *consumer_id,
 static void
 search_generation(Search *search)
 {
-	const IdemGenerationOids *oids =
-		&idem_catalog()->generations[search->generation];
+	int			generation = search->generation;
+	const IdemGenerationOids *oids = &idem_catalog()->generations[generation];
 	Oid			key_index = oids->key_index;
 	ListCell   *lc;
 	List	   *policies;
