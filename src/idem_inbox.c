@@ -22,6 +22,7 @@ bool		idem_auto_register = true;
 int			idem_lease = 0;
 int			idem_retention = 14 * SECS_PER_DAY;
 int			idem_naptime = 60;
+bool		idem_worker = true;
 int			idem_max_result = 8192;
 int			idem_attention_after = SECS_PER_HOUR;
 
@@ -84,10 +85,20 @@ _PG_init(void)
 							GUC_UNIT_S,
 							NULL, NULL, NULL);
 
+	DefineCustomBoolVariable("idem_inbox.worker",
+							 "Maintains every database that has the extension.",
+							 "It takes shared_preload_libraries, too. If off, call idem_maintain() from a scheduler.",
+							 &idem_worker,
+							 true,
+							 PGC_SIGHUP,
+							 0,
+							 NULL, NULL, NULL);
+
 	MarkGUCPrefixReserved("idem_inbox");
 
 	idem_catalog_init();
 	idem_guard_init();
+	idem_worker_init();
 }
 
 /*

@@ -193,6 +193,7 @@ extern bool idem_auto_register;
 extern int	idem_lease;
 extern int	idem_retention;
 extern int	idem_naptime;
+extern bool idem_worker;
 extern int	idem_max_result;
 extern int	idem_attention_after;
 
@@ -315,5 +316,10 @@ extern void idem_truncate(Relation table);
 /* claim.c */
 typedef void (*IdemClaimHook) (const char *point);
 extern PGDLLEXPORT IdemClaimHook idem_claim_hook;
+
+/* worker.c */
+extern void idem_worker_init(void);
+extern PGDLLEXPORT void idem_launcher_main(Datum arg);
+extern PGDLLEXPORT void idem_worker_main(Datum arg);
 
 #endif							/* IDEM_INBOX_H */

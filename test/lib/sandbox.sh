@@ -71,7 +71,8 @@ install_server()
 
 # Installs the packages named, what a build needs and, unless PG_CONFIG names
 # another server, PostgreSQL: the newest one that is there, else the one of
-# this Debian release.  Sets PG_CONFIG.
+# this Debian release.  Sets PG_CONFIG.  In a package's name % stands for the
+# server's major version; such a package is left out where there is none.
 install_missing()
 {
     local package major='' missing='' server='' updated=''
@@ -98,11 +99,18 @@ install_missing()
     fi
 
     for package in $sandbox_packages "$@"; do
-        is_installed "$package" || missing="$missing $package"
+        [[ $package == *%* ]] || is_installed "$package" ||
+            missing="$missing $package"
     done
     if [ -n "$server$missing" ] && [ -z "$updated" ]; then
         as_root apt-get -qq update >&2
     fi
+    for package; do
+        [[ $package == *%* && -n $major ]] || continue
+        package=${package/\%/$major}
+        is_installed "$package" || ! apt-cache show "$package" &>/dev/null ||
+            missing="$missing $package"
+    done
     if [ -n "$server" ]; then
         install_server "$server"
     fi
