@@ -136,31 +136,69 @@ until_due(const IdemRing *ring)
 	return 0;
 }
 
+/* Give back the first n locks of a list. */
+static void
+unlock(List *relids, int n)
+{
+	while (n-- > 0)
+		UnlockRelationOid(list_nth_oid(relids, n), AccessExclusiveLock);
+}
+
+/* Lock all, or none if somebody uses one of them. */
+static bool
+lock(List *relids)
+{
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, relids)
+	{
+		if (!ConditionalLockRelationOid(lfirst_oid(lc), AccessExclusiveLock))
+		{
+			unlock(relids, n);
+			return false;
+		}
+		n++;
+	}
+	return true;
+}
+
 /*
  * Empty the sealed generation, unless somebody uses it.
  *
- * The lock is only taken if it is free: queueing for it behind a long pg_dump
- * would stop every claim that comes after.
+ * What TRUNCATE locks is only taken if it is free: queueing for the table
+ * behind a long pg_dump would stop every claim that comes after, and so would
+ * waiting for its TOAST table while holding it.
  */
 static bool
 empty_generation(int generation, const IdemRing *ring)
 {
 	Oid			relid = idem_catalog()->generations[generation].table;
 	Relation	table;
-	bool		emptied;
+	List	   *storage;
+	bool		emptied = false;
 
 	if (!ConditionalLockRelationOid(relid, AccessExclusiveLock))
 		return false;
 
-	/*
-	 * Nobody writes in it now, so a survivor that is in it still, because its
-	 * row was locked or a policy has changed since, is seen for sure.  An
-	 * open cursor of this very session counts as a user.
-	 */
 	table = table_open(relid, NoLock);
-	emptied = table->rd_refcnt == 1 && !idem_has_survivors(generation, ring);
-	if (emptied)
-		idem_truncate(table);
+	storage = RelationGetIndexList(table);
+	if (OidIsValid(table->rd_rel->reltoastrelid))
+		storage = lcons_oid(table->rd_rel->reltoastrelid, storage);
+	if (lock(storage))
+	{
+		/*
+		 * Nobody writes in it now, so a survivor that is in it still, because
+		 * its row was locked or a policy has changed since, is seen for sure.
+		 * An open cursor of this very session counts as a user.
+		 */
+		emptied = table->rd_refcnt == 1 &&
+			!idem_has_survivors(generation, ring);
+		if (emptied)
+			idem_truncate(table);
+		else
+			unlock(storage, list_length(storage));
+	}
 	table_close(table, emptied ? NoLock : AccessExclusiveLock);
 
 	return emptied;

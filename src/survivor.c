@@ -20,6 +20,7 @@
 #include "commands/tablecmds.h"
 #include "miscadmin.h"
 #include "nodes/pg_list.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
@@ -145,6 +146,24 @@ search_index(Search *search, Oid index_oid, const int32 *consumer_id,
 	return search->found < limit;
 }
 
+/*
+ * Lock what a search needs; false if somebody is in the way, who must not be
+ * waited for.
+ */
+static bool
+lock_for_search(const Search *search)
+{
+	const IdemCatalog *catalog = idem_catalog();
+	LOCKMODE	mode = search->current < 0 ? AccessShareLock : RowExclusiveLock;
+
+	return ConditionalLockRelationOid(catalog->consumer, AccessShareLock) &&
+		ConditionalLockRelationOid(catalog->generations[search->generation].table,
+								   mode) &&
+		(search->current < 0 ||
+		 ConditionalLockRelationOid(catalog->generations[search->current].table,
+									mode));
+}
+
 /* Go through what may survive: unfinished records, long-lived consumers'. */
 static void
 search_generation(Search *search)
@@ -156,8 +175,7 @@ search_generation(Search *search)
 	List	   *policies;
 
 	search->found = search->moved = 0;
-	search->table = table_open(oids->table, search->current < 0
-							   ? AccessShareLock : RowExclusiveLock);
+	search->table = table_open(oids->table, NoLock);
 	CommandCounterIncrement();
 	search->snapshot = RegisterSnapshot(GetLatestSnapshot());
 
@@ -181,7 +199,7 @@ search_generation(Search *search)
 
 /*
  * Move a batch of survivors into the current generation; returns how many
- * were moved.
+ * were moved, none if somebody is in the way.
  */
 int
 idem_move_survivors(int generation, int current, const IdemRing *ring)
@@ -192,11 +210,13 @@ idem_move_survivors(int generation, int current, const IdemRing *ring)
 		.ring = ring
 	};
 
+	if (!lock_for_search(&search))
+		return 0;
 	search_generation(&search);
 	return search.moved;
 }
 
-/* Whether a generation still has a record that must outlive it. */
+/* Whether a generation still has a record that must outlive it, or may. */
 bool
 idem_has_survivors(int generation, const IdemRing *ring)
 {
@@ -206,6 +226,8 @@ idem_has_survivors(int generation, const IdemRing *ring)
 		.ring = ring
 	};
 
+	if (!lock_for_search(&search))
+		return true;
 	search_generation(&search);
 	return search.found > 0;
 }

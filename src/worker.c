@@ -371,7 +371,7 @@ lock_extension(void)
 static bool
 take_step(void)
 {
-	const char *done = "nothing";
+	bool		more = false;
 
 	SetCurrentStatementStartTimestamp();
 	pgstat_report_activity(STATE_RUNNING, "taking a maintenance step");
@@ -381,6 +381,7 @@ take_step(void)
 	/* A database that is read-only by default shall stay as it is. */
 	if (!XactReadOnly && lock_extension())
 	{
+		const char *done;
 		Oid			userid;
 		int			context;
 
@@ -392,6 +393,9 @@ take_step(void)
 		SetUserIdAndSecContext(idem_catalog()->owner,
 							   context | SECURITY_RESTRICTED_OPERATION);
 		done = idem_maintain_step();
+		more = strcmp(done, "waiting") != 0 && strcmp(done, "nothing") != 0;
+		if (!more)
+			idem_log_attention();
 		SetUserIdAndSecContext(userid, context);
 	}
 
@@ -400,7 +404,7 @@ take_step(void)
 	pgstat_report_stat(true);
 	pgstat_report_activity(STATE_IDLE, NULL);
 
-	return strcmp(done, "waiting") != 0 && strcmp(done, "nothing") != 0;
+	return more;
 }
 
 /* Settings of the server, the database or the role that do not suit here. */
