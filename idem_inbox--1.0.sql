@@ -148,6 +148,7 @@ CREATE TABLE idem_ring (
 	next_open		bool NOT NULL DEFAULT false,
 	previous_sealed	bool NOT NULL DEFAULT false,
 	horizon			xid8,
+	snapshot_horizon xid8,
 	current_age		interval NOT NULL DEFAULT '0',
 	previous_age	interval NOT NULL DEFAULT '0',
 	skipped			interval NOT NULL DEFAULT '0',
@@ -230,6 +231,8 @@ CREATE TABLE idem_resolution (
 	changed		bool NOT NULL,
 	role		name NOT NULL
 ) USING heap;
+-- No key, but a subscription must find the rows that are deleted.
+ALTER TABLE idem_resolution REPLICA IDENTITY FULL;
 COMMENT ON TABLE idem_resolution IS
 'decisions taken with idem_resolve(), by whom and when; kept for twice idem_inbox.retention';
 
@@ -256,6 +259,15 @@ CREATE TRIGGER idem_invalidate
 	AFTER INSERT OR DELETE OR TRUNCATE
 	   OR UPDATE OF current, next_open, previous_sealed ON idem_ring
 	FOR EACH STATEMENT EXECUTE FUNCTION idem_invalidate();
+-- A restore brings its own state, though maintenance may have come by first.
+CREATE FUNCTION idem_replace_ring() RETURNS trigger
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_replace_ring() IS
+'trigger: a state that is inserted takes the place of the one that is there';
+CREATE TRIGGER idem_replace_ring
+	BEFORE INSERT ON idem_ring
+	FOR EACH ROW EXECUTE FUNCTION idem_replace_ring();
+ALTER TABLE idem_ring ENABLE ALWAYS TRIGGER idem_replace_ring;
 -- Logical replication applies rows with only ALWAYS triggers, row by row.
 CREATE TRIGGER idem_invalidate_row
 	AFTER INSERT OR UPDATE OR DELETE ON idem_consumer
@@ -462,7 +474,7 @@ CREATE FUNCTION idem_register(
 ) RETURNS void
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_register(text, interval, interval, name) IS
-'creates a consumer or changes its policy to these values. retention: how long its records are kept if longer than idem_inbox.retention; lease: of attempts that name none; both NULL: as the settings say. owner: the role whose members may act for it; NULL: the present owner, of a new consumer the current role. Errors: 42501 if the current role is no member of the present or the new owner, 42704 for an unknown role';
+'creates a consumer or changes its policy; what is NULL stays as it is, in a new consumer as the settings say. retention: how long its records are kept if longer than idem_inbox.retention; lease: of attempts that name none; owner: the role whose members may act for it, of a new consumer the current role. To go back to a setting, set the column of idem_consumer to NULL. Errors: 42501 if the current role is no member of the present or the new owner, 42704 for an unknown role';
 
 --
 -- Maintenance
@@ -504,9 +516,10 @@ CREATE VIEW idem_generation AS
 	), holder AS (
 		SELECT pg_catalog.format('transaction of pid %s, open for %s', a.pid,
 								 pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) a.xact_start)) AS name,
-			   pg_catalog.age(a.backend_xid) AS age
+			   pg_catalog.age(COALESCE(a.backend_xid, a.backend_xmin)) AS age
 		FROM pg_catalog.pg_stat_activity a
-		WHERE a.backend_xid IS NOT NULL
+		WHERE a.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()
+		  AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL)
 		UNION ALL
 		SELECT pg_catalog.format('prepared transaction %L, open for %s', p.gid,
 								 pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) p.prepared)),
@@ -528,7 +541,17 @@ CREATE VIEW idem_generation AS
 			   WHEN n.older_than IS NOT NULL THEN
 				   COALESCE((SELECT h.name FROM holder h ORDER BY h.age DESC LIMIT 1),
 							pg_catalog.format('transactions older than %s', n.older_than))
-			   WHEN n.step IS NOT NULL THEN 'the next maintenance run'
+			   WHEN n.step IS NOT NULL THEN
+				   COALESCE((SELECT pg_catalog.format('lock held by pid %s', pg_catalog.min(l.pid))
+							 FROM pg_catalog.pg_locks l
+							 WHERE n.step OPERATOR(pg_catalog.=) 'empty'
+							   AND l.granted
+							   AND l.locktype OPERATOR(pg_catalog.=) 'relation'
+							   AND l.relation OPERATOR(pg_catalog.=) m.name::pg_catalog.oid
+							   AND l.database OPERATOR(pg_catalog.=) (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())
+							   AND l.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()
+							 HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 0),
+							'the next maintenance run')
 		   END AS waits_for
 	FROM member m
 		 LEFT JOIN idem_next_step() n ON n.generation OPERATOR(pg_catalog.=) m.generation;
@@ -547,6 +570,7 @@ COMMENT ON FUNCTION idem_version() IS
 --
 REVOKE ALL ON FUNCTION
 	idem_invalidate(),
+	idem_replace_ring(),
 	idem_claim(text, text, bytea, interval),
 	idem_begin(text, text, bytea, interval, interval),
 	idem_complete(text, text, jsonb, int4),

@@ -15,14 +15,16 @@
 #include "utils/inval.h"
 #include "utils/jsonb.h"
 
-/* The message id as far as a proper one goes; it may not have been checked. */
+/* The message id, or the beginning of what is too long to be one. */
 static char *
 printable_id(text *message_id)
 {
 	char	   *s = VARDATA_ANY(message_id);
 	int			len = VARSIZE_ANY_EXHDR(message_id);
 
-	return pnstrdup(s, pg_mbcliplen(s, len, IDEM_MAX_ID_BYTES));
+	if (len <= IDEM_MAX_ID_BYTES)
+		return pnstrdup(s, len);
+	return psprintf("%.*s...", pg_mbcliplen(s, len, 40), s);
 }
 
 static void
@@ -165,11 +167,11 @@ idem_patience_arg(FunctionCallInfo fcinfo, int argno, IdemPatience *patience)
 /*
  * The argument as a lease or a retention; NULL if not given.
  *
- * Error: 22023 if shorter than so many milliseconds.
+ * Error: 22023 if shorter than so many seconds.
  */
 const Interval *
 idem_interval_arg(FunctionCallInfo fcinfo, int argno, const char *name,
-				  int least_ms)
+				  int least_seconds)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	const Interval *interval;
@@ -178,12 +180,12 @@ idem_interval_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 		return NULL;
 
 	interval = PG_GETARG_INTERVAL_P(argno);
-	if (add_interval(now, interval) < TimestampTzPlusMilliseconds(now, least_ms))
+	if (add_interval(now, interval) < now + least_seconds * USECS_PER_SEC)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 least_ms == 0
+				 least_seconds == 0
 				 ? errmsg("%s must not be negative", name)
-				 : errmsg("%s must be at least %d ms", name, least_ms)));
+				 : errmsg("%s must be at least %d s", name, least_seconds)));
 	return interval;
 }
 

@@ -246,6 +246,26 @@ idem_consumers_kept_longer(int64 microseconds)
 }
 
 /*
+ * The next number that no consumer has: where logical replication copied the
+ * consumers, the sequence stayed behind.
+ */
+static int32
+next_number(Relation table)
+{
+	int32		id;
+	ScanKeyData key;
+
+	do
+	{
+		id = (int32) nextval_internal(idem_catalog()->consumer_sequence, false);
+		ScanKeyInit(&key, CONSUMER_ID + 1, BTEqualStrategyNumber, F_INT4EQ,
+					Int32GetDatum(id));
+	} while (idem_read_rows(table, InvalidOid, &key, 1) != NIL);
+
+	return id;
+}
+
+/*
  * Insert the consumer; IDEM_FOUND: it is there now, whoever inserted it,
  * IDEM_PENDING: another open transaction is about to.
  */
@@ -270,9 +290,7 @@ register_new(const char *name, TransactionId *pending)
 		ItemPointerData tid;
 
 		namestrcpy(&owner, GetUserNameFromId(GetUserId(), false));
-		values[CONSUMER_ID] =
-			Int32GetDatum((int32) nextval_internal(catalog->consumer_sequence,
-												   false));
+		values[CONSUMER_ID] = Int32GetDatum(next_number(table));
 		values[CONSUMER_NAME] = CStringGetTextDatum(name);
 		isnull[CONSUMER_RETENTION] = true;
 		isnull[CONSUMER_LEASE] = true;
@@ -342,7 +360,8 @@ idem_consumer_find_or_register(const char *name,
  * idem_register(consumer text, retention interval, lease interval, owner name)
  *		→ void
  *
- * Creates a consumer or changes its policy to these values.
+ * Creates a consumer or changes its policy.  What is not named stays: losing
+ * a retention by naming only a lease would lose records.
  */
 PG_FUNCTION_INFO_V1(idem_register);
 Datum
@@ -360,7 +379,7 @@ idem_register(PG_FUNCTION_ARGS)
 
 	idem_prevent_if_read_only("idem_register()");
 	name = idem_consumer_arg(fcinfo, 0);
-	retention = idem_interval_arg(fcinfo, 1, "retention", 1000);
+	retention = idem_interval_arg(fcinfo, 1, "retention", 1);
 	lease = idem_interval_arg(fcinfo, 2, "lease", 0);
 	if (!PG_ARGISNULL(3))
 	{
@@ -384,10 +403,16 @@ idem_register(PG_FUNCTION_ARGS)
 			continue;			/* deleted meanwhile */
 
 		heap_deform_tuple(tuple, RelationGetDescr(table), values, isnull);
-		isnull[CONSUMER_RETENTION] = retention == NULL;
-		values[CONSUMER_RETENTION] = IntervalPGetDatum(retention);
-		isnull[CONSUMER_LEASE] = lease == NULL;
-		values[CONSUMER_LEASE] = IntervalPGetDatum(lease);
+		if (retention != NULL)
+		{
+			values[CONSUMER_RETENTION] = IntervalPGetDatum(retention);
+			isnull[CONSUMER_RETENTION] = false;
+		}
+		if (lease != NULL)
+		{
+			values[CONSUMER_LEASE] = IntervalPGetDatum(lease);
+			isnull[CONSUMER_LEASE] = false;
+		}
 		if (!PG_ARGISNULL(3))
 			values[CONSUMER_OWNER] = PG_GETARG_DATUM(3);
 	} while (tuple == NULL ||

@@ -118,7 +118,9 @@ typedef struct IdemRing
 	bool		next_open;
 	bool		previous_sealed;
 	bool		has_horizon;
-	FullTransactionId horizon;
+	FullTransactionId horizon;	/* older transactions may hold older views */
+	bool		has_snapshot_horizon;
+	FullTransactionId snapshot_horizon; /* older snapshots miss survivors */
 	int64		current_age;	/* counted since current was opened */
 	int64		previous_age;	/* counted since previous was sealed */
 	int64		skipped;		/* passed without being counted */
@@ -206,7 +208,7 @@ extern char *idem_consumer_arg(FunctionCallInfo fcinfo, int argno);
 extern void idem_patience_arg(FunctionCallInfo fcinfo, int argno,
 							  IdemPatience *patience);
 extern const Interval *idem_interval_arg(FunctionCallInfo fcinfo, int argno,
-										 const char *name, int least_ms);
+										 const char *name, int least_seconds);
 extern int64 idem_interval_microseconds(const Interval *interval);
 extern TimestampTz idem_lease_end(const Interval *lease,
 								  const IdemConsumer *consumer,

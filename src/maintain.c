@@ -79,37 +79,54 @@ start_ring(IdemRing *ring)
 }
 
 /*
- * Store the horizon, in a transaction that comes after the last step's.  One
- * that lies beyond the next transaction id was stored in another cluster, from
- * which this database was restored.
+ * Store a horizon, if there is none.  One that lies beyond the next
+ * transaction id was stored in another cluster, from which this database was
+ * restored.
  */
 static void
-set_horizon(IdemRing *ring)
+set_horizon(bool *has_horizon, FullTransactionId *horizon)
 {
 	FullTransactionId next = ReadNextFullTransactionId();
 
-	if (ring->has_horizon &&
-		FullTransactionIdPrecedesOrEquals(ring->horizon, next))
+	if (*has_horizon && FullTransactionIdPrecedesOrEquals(*horizon, next))
 		return;
 
-	ring->has_horizon = true;
-	ring->horizon = next;
+	*has_horizon = true;
+	*horizon = next;
 }
 
-/* Whether every transaction older than the horizon has ended. */
+/* Whether a transaction id is not older than a horizon. */
 static bool
-horizon_passed(const IdemRing *ring)
+has_passed(TransactionId oldest, FullTransactionId horizon)
 {
-	TransactionId oldest = GetOldestActiveTransactionId();
 	FullTransactionId next = ReadNextFullTransactionId();
 	uint32		epoch = EpochFromFullTransactionId(next);
 
-	/* The oldest one started at most one wraparound ago. */
+	/* The oldest one was given out at most one wraparound ago. */
 	if (oldest > XidFromFullTransactionId(next))
 		epoch--;
-	return FullTransactionIdPrecedesOrEquals(ring->horizon,
+	return FullTransactionIdPrecedesOrEquals(horizon,
 											 FullTransactionIdFromEpochAndXid(epoch,
 																			  oldest));
+}
+
+/* Whether every transaction that may hold an older view has ended. */
+static bool
+views_passed(const IdemRing *ring)
+{
+	return has_passed(GetOldestActiveTransactionId(), ring->horizon);
+}
+
+/*
+ * Whether every snapshot that may miss a survivor is gone: one taken before
+ * the last move does not see it in the current generation, and after TRUNCATE
+ * nobody sees it in the previous one.  A pg_dump would lose it.
+ */
+static bool
+snapshots_passed(const IdemRing *ring, Relation table)
+{
+	return has_passed(GetOldestNonRemovableTransactionId(table),
+					  ring->snapshot_horizon);
 }
 
 static Step
@@ -193,7 +210,8 @@ empty_generation(int generation, const IdemRing *ring)
 		 * An open cursor of this very session counts as a user.
 		 */
 		emptied = table->rd_refcnt == 1 &&
-			!idem_has_survivors(generation, ring);
+			!idem_has_survivors(generation, ring) &&
+			snapshots_passed(ring, table);
 		if (emptied)
 			idem_truncate(table);
 		else
@@ -234,10 +252,16 @@ take_step(IdemRing *ring, bool *view_changed)
 
 		case STEP_EMPTY:
 			if (idem_move_survivors(view.previous, view.current, ring))
+			{
+				/* In a transaction that comes after the last move's. */
+				ring->has_snapshot_horizon = false;
 				return "moved";
+			}
+			set_horizon(&ring->has_snapshot_horizon, &ring->snapshot_horizon);
 			if (!empty_generation(view.previous, ring))
 				return "waiting";
 			idem_trim_history(ring->skipped);
+			ring->has_snapshot_horizon = false;
 			ring->previous_sealed = false;
 			ring->previous_age = 0;
 			ring->sealed_at = DT_NOBEGIN;
@@ -287,11 +311,11 @@ idem_maintain_step(void)
 		count_ages(&ring);
 	else
 		start_ring(&ring);
-	set_horizon(&ring);
+	set_horizon(&ring.has_horizon, &ring.horizon);
 
 	if (until_due(&ring) > 0)
 		done = "nothing";
-	else if (!horizon_passed(&ring))
+	else if (!views_passed(&ring))
 		done = "waiting";
 	else
 		done = take_step(&ring, &view_changed);
@@ -324,8 +348,8 @@ idem_maintain(PG_FUNCTION_ARGS)
  *					   older_than xid8)
  *
  * For the view idem_generation: the step that comes next, the number of the
- * generation it changes, how long until it is due by age, and the horizon, if
- * transactions older than it still run.
+ * generation it changes, how long until it is due by age, and the horizon that
+ * it waits for, if transactions or snapshots older than that are left.
  */
 PG_FUNCTION_INFO_V1(idem_next_step);
 Datum
@@ -344,8 +368,6 @@ idem_next_step(PG_FUNCTION_ARGS)
 		elog(ERROR, "return type must be a row type");
 
 	idem_ring_read(table, &ring);
-	table_close(table, AccessShareLock);
-
 	step = next_step(&ring);
 	due_in.time = Max(0, until_due(&ring));
 	changed = (ring.current + (step == STEP_EMPTY ? 2 : 1)) % IDEM_GENERATIONS;
@@ -353,9 +375,21 @@ idem_next_step(PG_FUNCTION_ARGS)
 	values[0] = CStringGetTextDatum(step_names[step]);
 	values[1] = Int32GetDatum(changed + 1);
 	values[2] = IntervalPGetDatum(&due_in);
-	values[3] = FullTransactionIdGetDatum(ring.horizon);
-	isnull[3] = !ring.has_horizon || RecoveryInProgress() ||
-		horizon_passed(&ring);
+	isnull[3] = true;
+	if (!RecoveryInProgress())
+	{
+		if (ring.has_horizon && !views_passed(&ring))
+		{
+			values[3] = FullTransactionIdGetDatum(ring.horizon);
+			isnull[3] = false;
+		}
+		else if (ring.has_snapshot_horizon && !snapshots_passed(&ring, table))
+		{
+			values[3] = FullTransactionIdGetDatum(ring.snapshot_horizon);
+			isnull[3] = false;
+		}
+	}
+	table_close(table, AccessShareLock);
 
 	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, isnull)));
 }

@@ -17,6 +17,8 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "commands/trigger.h"
+#include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
@@ -31,6 +33,7 @@ enum
 	RING_NEXT_OPEN,
 	RING_PREVIOUS_SEALED,
 	RING_HORIZON,
+	RING_SNAPSHOT_HORIZON,
 	RING_CURRENT_AGE,
 	RING_PREVIOUS_AGE,
 	RING_SKIPPED,
@@ -89,6 +92,10 @@ idem_ring_read(Relation table, IdemRing *ring)
 		ring->has_horizon = !isnull[RING_HORIZON];
 		if (ring->has_horizon)
 			ring->horizon = DatumGetFullTransactionId(values[RING_HORIZON]);
+		ring->has_snapshot_horizon = !isnull[RING_SNAPSHOT_HORIZON];
+		if (ring->has_snapshot_horizon)
+			ring->snapshot_horizon =
+				DatumGetFullTransactionId(values[RING_SNAPSHOT_HORIZON]);
 		ring->current_age = microseconds(values[RING_CURRENT_AGE]);
 		ring->previous_age = microseconds(values[RING_PREVIOUS_AGE]);
 		ring->skipped = microseconds(values[RING_SKIPPED]);
@@ -118,6 +125,9 @@ idem_ring_write(Relation table, IdemRing *ring, bool view_changed)
 	values[RING_PREVIOUS_SEALED] = BoolGetDatum(ring->previous_sealed);
 	values[RING_HORIZON] = FullTransactionIdGetDatum(ring->horizon);
 	isnull[RING_HORIZON] = !ring->has_horizon;
+	values[RING_SNAPSHOT_HORIZON] =
+		FullTransactionIdGetDatum(ring->snapshot_horizon);
+	isnull[RING_SNAPSHOT_HORIZON] = !ring->has_snapshot_horizon;
 	values[RING_CURRENT_AGE] = interval_of(ring->current_age);
 	values[RING_PREVIOUS_AGE] = interval_of(ring->previous_age);
 	values[RING_SKIPPED] = interval_of(ring->skipped);
@@ -213,4 +223,46 @@ idem_ring_view(void)
 		table_close(table, AccessShareLock);
 	}
 	return view;
+}
+
+/*
+ * idem_replace_ring() → trigger
+ *
+ * Before an insertion into idem_ring: removes the state that is there.  A
+ * restore copies the generations first and the ring's state last; if
+ * maintenance has found the database in between, it has started a ring that
+ * does not fit them.  Whoever claims meanwhile goes by that one, so the
+ * horizon is to be stored anew.
+ */
+PG_FUNCTION_INFO_V1(idem_replace_ring);
+Datum
+idem_replace_ring(PG_FUNCTION_ARGS)
+{
+	TriggerData *trigger = (TriggerData *) fcinfo->context;
+	int			column = RING_HORIZON + 1;
+	Datum		value = (Datum) 0;
+	bool		isnull = true;
+	List	   *rows;
+	ListCell   *lc;
+
+	if (!CALLED_AS_TRIGGER(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg("function \"%s\" was not called by trigger manager",
+						"idem_replace_ring")));
+
+	/* Maintenance holds this lock while it writes. */
+	LockRelation(trigger->tg_relation, ShareUpdateExclusiveLock);
+	rows = idem_read_rows(trigger->tg_relation, InvalidOid, NULL, 0);
+	if (rows == NIL)
+		return PointerGetDatum(trigger->tg_trigtuple);
+
+	foreach(lc, rows)
+		(void) idem_delete_row(trigger->tg_relation,
+							   &((HeapTuple) lfirst(lc))->t_self, true);
+
+	return PointerGetDatum(heap_modify_tuple_by_cols(trigger->tg_trigtuple,
+													 RelationGetDescr(trigger->tg_relation),
+													 1, &column, &value,
+													 &isnull));
 }

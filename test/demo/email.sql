@@ -4,7 +4,7 @@
 SELECT idem_begin(:'message', 'mail.confirm-order') AS outcome \gset
 SELECT :'outcome' = 'claimed' AS claimed \gset
 \if :claimed
-	\! echo "your order has been placed ($message)" >>"$mailbox"
+	\! "$provider" execute "$message" "mail: your order has been placed"
 	\! eval "$at_mark"
 	SELECT idem_complete(:'message', 'mail.confirm-order') AS done \gset
 \endif
