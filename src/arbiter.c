@@ -78,7 +78,7 @@ deleted_by_its_inserter(TupleTableSlot *slot)
  * page make it false.
  */
 bool
-idem_key_absent(Relation table, Relation index, ScanKey keys, int nkeys)
+idem_key_absent(Relation index, ScanKey keys, int nkeys)
 {
 	BTScanInsert key = _bt_mkscankey(index, NULL);
 	BTInsertStateData state = {.itup_key = key};
@@ -94,7 +94,7 @@ idem_key_absent(Relation table, Relation index, ScanKey keys, int nkeys)
 		key->scankeys[i].sk_argument = keys[i].sk_argument;
 		key->scankeys[i].sk_flags &= ~SK_ISNULL;
 	}
-	stack = idem_bt_search(index, table, key, &state.buf);
+	stack = idem_bt_search(index, key, &state.buf);
 
 	/* An empty index has no root page yet. */
 	if (BufferIsValid(state.buf))
@@ -137,14 +137,10 @@ idem_probe_unique(Relation table, Relation index, ScanKey keys, int nkeys,
 				  TransactionId *pending)
 {
 	IdemProbe	result = IDEM_NOTHING;
-	TupleTableSlot *slot;
+	TupleTableSlot *slot = table_slot_create(table, NULL);
 	SnapshotData dirty;
 	IndexScanDesc scan;
 
-	if (idem_key_absent(table, index, keys, nkeys))
-		return IDEM_NOTHING;
-
-	slot = table_slot_create(table, NULL);
 
 	InitDirtySnapshot(dirty);
 	scan = idem_index_beginscan(table, index, &dirty, nkeys);

@@ -45,17 +45,17 @@ typedef bool IdemUpdatedIndexes;
 #endif
 
 /*
- * 16 also wants the table, to finish a page split in logical decoding's
- * sight; up to 16, the snapshot serves old_snapshot_threshold.
+ * 16 also wants the table, but not for reading; up to 16, the snapshot serves
+ * old_snapshot_threshold.
  */
 #if PG_VERSION_NUM >= 170000
-#define idem_bt_search(index, table, key, buffer) \
-	_bt_search(index, table, key, buffer, BT_READ)
+#define idem_bt_search(index, key, buffer) \
+	_bt_search(index, NULL, key, buffer, BT_READ)
 #elif PG_VERSION_NUM >= 160000
-#define idem_bt_search(index, table, key, buffer) \
-	_bt_search(index, table, key, buffer, BT_READ, NULL)
+#define idem_bt_search(index, key, buffer) \
+	_bt_search(index, NULL, key, buffer, BT_READ, NULL)
 #else
-#define idem_bt_search(index, table, key, buffer) \
+#define idem_bt_search(index, key, buffer) \
 	_bt_search(index, key, buffer, BT_READ, NULL)
 #endif
 

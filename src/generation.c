@@ -15,6 +15,7 @@
 #include "access/table.h"
 #include "access/xact.h"
 #include "miscadmin.h"
+#include "storage/lmgr.h"
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
@@ -48,16 +49,56 @@ idem_record_read(Relation table, HeapTuple tuple, int generation,
 }
 
 /*
- * The lock that a probe needs: none if this transaction has inserted into the
- * generation, which keeps table and index locked until it ends.
+ * A generation that is looked at for one key.  The table is locked, but only
+ * opened if there is something to see, which is seldom.
  */
-static LOCKMODE
-probe_lock(const IdemGenerationOids *oids)
+typedef struct Look
+{
+	const IdemGenerationOids *oids;
+	LOCKMODE	lock;
+	Relation	index;
+	ScanKeyData keys[KEY_COLUMNS];
+} Look;
+
+/*
+ * Start looking; false if the generation certainly has no row of the key, and
+ * looking has ended.
+ *
+ * If this transaction has inserted into the generation, table and index are
+ * locked already, until it ends.
+ */
+static bool
+start_look(Look *look, int generation, const IdemKey *key)
 {
 	LOCKTAG		tag;
 
-	SET_LOCKTAG_RELATION(tag, MyDatabaseId, oids->key_index);
-	return idem_lock_held(&tag, RowExclusiveLock) ? NoLock : AccessShareLock;
+	look->oids = &idem_catalog()->generations[generation];
+	SET_LOCKTAG_RELATION(tag, MyDatabaseId, look->oids->key_index);
+	look->lock = idem_lock_held(&tag, RowExclusiveLock)
+		? NoLock : AccessShareLock;
+	if (look->lock != NoLock)
+		LockRelationOid(look->oids->table, look->lock);
+	look->index = index_open(look->oids->key_index, look->lock);
+	make_scan_keys(look->keys, key);
+
+	if (!idem_key_absent(look->index, look->keys, KEY_COLUMNS))
+		return true;
+
+	index_close(look->index, look->lock);
+	if (look->lock != NoLock)
+		UnlockRelationOid(look->oids->table, look->lock);
+	return false;
+}
+
+/*
+ * End looking.  Leaves no new lock behind: emptying a generation must not
+ * wait for those who only looked.
+ */
+static void
+end_look(Look *look, Relation table)
+{
+	index_close(look->index, look->lock);
+	table_close(table, look->lock);
 }
 
 /*
@@ -65,29 +106,25 @@ probe_lock(const IdemGenerationOids *oids)
  *
  * record: on IDEM_FOUND, the row, a record or a placeholder.
  * pending: on IDEM_PENDING, the transaction to wait for.
- *
- * Leaves no new lock behind: emptying a generation must not wait for those who
- * only looked.
  */
 IdemProbe
 idem_generation_probe(int generation, const IdemKey *key,
 					  IdemRecord *record, TransactionId *pending)
 {
-	const IdemGenerationOids *oids = &idem_catalog()->generations[generation];
-	LOCKMODE	lock = probe_lock(oids);
-	Relation	table = table_open(oids->table, lock);
-	Relation	index = index_open(oids->key_index, lock);
-	ScanKeyData keys[KEY_COLUMNS];
+	Look		look;
+	Relation	table;
 	HeapTuple	tuple;
 	IdemProbe	probe;
 
-	make_scan_keys(keys, key);
-	probe = idem_probe_unique(table, index, keys, KEY_COLUMNS, NULL, &tuple,
-							  pending);
+	if (!start_look(&look, generation, key))
+		return IDEM_NOTHING;
+
+	table = table_open(look.oids->table, NoLock);
+	probe = idem_probe_unique(table, look.index, look.keys, KEY_COLUMNS, NULL,
+							  &tuple, pending);
 	if (probe == IDEM_FOUND)
 		idem_record_read(table, tuple, generation, record);
-	index_close(index, lock);
-	table_close(table, lock);
+	end_look(&look, table);
 
 	return probe;
 }
@@ -149,24 +186,20 @@ find_in_generation(Relation table, Relation index, int generation,
 bool
 idem_generation_find(int generation, const IdemKey *key, IdemRecord *record)
 {
-	const IdemGenerationOids *oids = &idem_catalog()->generations[generation];
-	LOCKMODE	lock = probe_lock(oids);
-	Relation	table = table_open(oids->table, lock);
-	Relation	index = index_open(oids->key_index, lock);
-	ScanKeyData keys[KEY_COLUMNS];
-	bool		found = false;
+	Look		look;
+	Relation	table;
+	Snapshot	snapshot;
+	bool		found;
 
-	make_scan_keys(keys, key);
-	if (!idem_key_absent(table, index, keys, KEY_COLUMNS))
-	{
-		Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	if (!start_look(&look, generation, key))
+		return false;
 
-		found = find_in_generation(table, index, generation, key, snapshot,
-								   record);
-		UnregisterSnapshot(snapshot);
-	}
-	index_close(index, lock);
-	table_close(table, lock);
+	table = table_open(look.oids->table, NoLock);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	found = find_in_generation(table, look.index, generation, key, snapshot,
+							   record);
+	UnregisterSnapshot(snapshot);
+	end_look(&look, table);
 
 	return found;
 }

@@ -225,8 +225,7 @@ extern Datum idem_message_id_make(text *message_id);
 extern char *idem_message_id_text(Datum message_id);
 
 /* arbiter.c */
-extern bool idem_key_absent(Relation table, Relation index, ScanKey keys,
-							int nkeys);
+extern bool idem_key_absent(Relation index, ScanKey keys, int nkeys);
 extern IdemProbe idem_probe_unique(Relation table, Relation index,
 								   ScanKey keys, int nkeys,
 								   ItemPointer except, HeapTuple *found,

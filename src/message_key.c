@@ -235,12 +235,25 @@ plain_id(Datum datum)
 	return id;
 }
 
+/* Compare eight bytes in byte order. */
+static inline int
+compare_word(const char *a, const char *b)
+{
+	uint64		word_a;
+	uint64		word_b;
+
+	memcpy(&word_a, a, sizeof(uint64));
+	memcpy(&word_b, b, sizeof(uint64));
+	if (word_a == word_b)
+		return 0;
+	return pg_ntoh64(word_a) < pg_ntoh64(word_b) ? -1 : 1;
+}
+
 /*
  * Byte order, a prefix first; total, since equal bytes are the same id.
  *
- * Every claim compares some thirty times on its way down the index, so eight
- * bytes are taken at a time, where a call of memcmp() costs more than the
- * comparison.
+ * Every claim compares some thirty times on its way down the index, where a
+ * call of memcmp() costs more than the comparison.
  */
 static int
 compare(FunctionCallInfo fcinfo)
@@ -251,26 +264,22 @@ compare(FunctionCallInfo fcinfo)
 	const char *b = VARDATA_ANY(id_b);
 	int			len_a = VARSIZE_ANY_EXHDR(id_a);
 	int			len_b = VARSIZE_ANY_EXHDR(id_b);
-	int			left = Min(len_a, len_b);
+	int			len = Min(len_a, len_b);
 	int			cmp = 0;
 
-	for (; left >= (int) sizeof(uint64); left -= sizeof(uint64))
+	if (len < (int) sizeof(uint64))
+		cmp = memcmp(a, b, len);
+	else
 	{
-		uint64		word_a;
-		uint64		word_b;
+		int			last = len - sizeof(uint64);
 
-		memcpy(&word_a, a, sizeof(uint64));
-		memcpy(&word_b, b, sizeof(uint64));
-		if (word_a != word_b)
-		{
-			cmp = pg_ntoh64(word_a) < pg_ntoh64(word_b) ? -1 : 1;
-			break;
-		}
-		a += sizeof(uint64);
-		b += sizeof(uint64);
+		for (int i = 0; i < last && cmp == 0; i += sizeof(uint64))
+			cmp = compare_word(a + i, b + i);
+
+		/* The last word overlaps what is known to be equal. */
+		if (cmp == 0)
+			cmp = compare_word(a + last, b + last);
 	}
-	if (cmp == 0)
-		cmp = memcmp(a, b, left);
 	if (cmp == 0)
 		cmp = len_a - len_b;
 
