@@ -485,11 +485,12 @@ COMMENT ON FUNCTION idem_maintain() IS
 'takes one maintenance step and says which: opened (the next generation), sealed (the current one), moved (a batch of records that outlive the sealed generation), emptied (the sealed generation), waiting (a step is due, but a transaction or a lock is in its way), nothing (no step is due). Waits for nobody; in a transaction block it takes one step, whose locks last until the block ends. For those who cannot preload the worker. Error: 25006 when read-only';
 
 CREATE FUNCTION idem_next_step(
-	OUT step text, OUT generation int4, OUT due_in interval, OUT older_than xid8
+	OUT step text, OUT generation int4, OUT due_in interval,
+	OUT older_than xid8, OUT snapshots bool
 ) RETURNS record
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_next_step() IS
-'the maintenance step that comes next: open, seal or empty; the number of the generation that it changes; how long until it is due by age; and, if it waits for transactions, the id that they are older than';
+'the maintenance step that comes next: open, seal or empty; the number of the generation that it changes; how long until it is due by age; and, if it waits for transactions, the id that they are older than, and whether their snapshots matter';
 
 -- The ring, for people. age is the time that counts towards retention.
 CREATE VIEW idem_generation AS
@@ -516,14 +517,15 @@ CREATE VIEW idem_generation AS
 	), holder AS (
 		SELECT pg_catalog.format('transaction of pid %s, open for %s', a.pid,
 								 pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) a.xact_start)) AS name,
-			   pg_catalog.age(COALESCE(a.backend_xid, a.backend_xmin)) AS age
+			   pg_catalog.age(COALESCE(a.backend_xid, a.backend_xmin)) AS age,
+			   a.backend_xid IS NULL AS only_snapshot
 		FROM pg_catalog.pg_stat_activity a
 		WHERE a.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()
 		  AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL)
 		UNION ALL
 		SELECT pg_catalog.format('prepared transaction %L, open for %s', p.gid,
 								 pg_catalog.date_trunc('second', pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) p.prepared)),
-			   pg_catalog.age(p.transaction)
+			   pg_catalog.age(p.transaction), false
 		FROM pg_catalog.pg_prepared_xacts p
 	)
 	SELECT m.name AS "table",
@@ -539,7 +541,9 @@ CREATE VIEW idem_generation AS
 			   WHEN n.due_in OPERATOR(pg_catalog.>) '0'::pg_catalog.interval THEN
 				   pg_catalog.format('age: due in %s', pg_catalog.date_trunc('second', n.due_in))
 			   WHEN n.older_than IS NOT NULL THEN
-				   COALESCE((SELECT h.name FROM holder h ORDER BY h.age DESC LIMIT 1),
+				   COALESCE((SELECT h.name FROM holder h
+							 WHERE n.snapshots OR NOT h.only_snapshot
+							 ORDER BY h.age DESC LIMIT 1),
 							pg_catalog.format('transactions older than %s', n.older_than))
 			   WHEN n.step IS NOT NULL THEN
 				   COALESCE((SELECT pg_catalog.format('lock held by pid %s', pg_catalog.min(l.pid))

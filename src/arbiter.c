@@ -338,6 +338,8 @@ idem_update_row(Relation table, ItemPointer tid, Datum *values, bool *isnull,
 	IdemUpdatedIndexes updated;
 	TM_Result	result;
 
+	/* A row that this very command inserted is not its to change. */
+	CommandCounterIncrement();
 	ExecStoreHeapTuple(tuple, slot, false);
 	result = table_tuple_update(table, tid, slot, GetCurrentCommandId(true),
 								InvalidSnapshot, InvalidSnapshot, wait,

@@ -11,6 +11,7 @@
 #include "idem_inbox.h"
 
 #include "access/genam.h"
+#include "access/heaptoast.h"
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -46,6 +47,20 @@ idem_record_read(Relation table, HeapTuple tuple, int generation,
 	record->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 	heap_deform_tuple(tuple, RelationGetDescr(table),
 					  record->values, record->isnull);
+}
+
+/*
+ * A copy of a slot's row that stays whole when its generation is emptied: an
+ * answer is read now, but used whenever the caller likes.
+ */
+static HeapTuple
+copy_row(Relation table, TupleTableSlot *slot)
+{
+	HeapTuple	tuple = ExecCopySlotHeapTuple(slot);
+
+	if (HeapTupleHasExternal(tuple))
+		tuple = toast_flatten_tuple(tuple, RelationGetDescr(table));
+	return tuple;
 }
 
 /*
@@ -168,7 +183,7 @@ find_in_generation(Relation table, Relation index, int generation,
 	index_rescan(scan, keys, KEY_COLUMNS, NULL, 0);
 	if (index_getnext_slot(scan, ForwardScanDirection, slot))
 	{
-		idem_record_read(table, ExecCopySlotHeapTuple(slot), generation, record);
+		idem_record_read(table, copy_row(table, slot), generation, record);
 		found = !IDEM_IS_PLACEHOLDER(record);
 	}
 	index_endscan(scan);
@@ -276,12 +291,39 @@ idem_record_fetch(int generation, const ItemPointerData *tid,
 	table_endscan(scan);
 	found = table_tuple_fetch_row_version(table, &latest, snapshot, slot);
 	if (found)
-		idem_record_read(table, ExecCopySlotHeapTuple(slot), generation, record);
+		idem_record_read(table, copy_row(table, slot), generation, record);
 	UnregisterSnapshot(snapshot);
 	ExecDropSingleTupleTableSlot(slot);
 	table_close(table, NoLock);
 
 	return found;
+}
+
+/*
+ * Lock the version of a record that was read, waiting for whoever changes it;
+ * false if that is not the latest version any more, and the caller looks
+ * again.
+ */
+bool
+idem_record_lock(const IdemRecord *record)
+{
+	Relation	table = table_open(idem_catalog()->generations[record->generation].table,
+								   RowExclusiveLock);
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	ItemPointerData tid = record->tid;
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TM_FailureData failure;
+	TM_Result	result;
+
+	result = table_tuple_lock(table, &tid, snapshot, slot,
+							  GetCurrentCommandId(true),
+							  LockTupleNoKeyExclusive, LockWaitBlock, 0,
+							  &failure);
+	UnregisterSnapshot(snapshot);
+	ExecDropSingleTupleTableSlot(slot);
+	table_close(table, NoLock);
+
+	return result == TM_Ok;
 }
 
 /*

@@ -272,6 +272,7 @@ extern bool idem_record_find(const IdemKey *key, LOCKMODE lockmode,
 							 IdemRecord *record);
 extern bool idem_record_fetch(int generation, const ItemPointerData *tid,
 							  IdemRecord *record);
+extern bool idem_record_lock(const IdemRecord *record);
 extern bool idem_record_update(IdemRecord *record);
 extern bool idem_record_delete(const IdemRecord *record);
 

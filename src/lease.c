@@ -31,6 +31,7 @@ idem_extend(PG_FUNCTION_ARGS)
 	IdemRecord	record;
 	const Interval *lease;
 	int32		attempt = PG_GETARG_INT32(3);
+	bool		extended = false;
 
 	idem_call_start(&call, "idem_extend()", fcinfo, true);
 	lease = idem_interval_arg(fcinfo, 2, "lease", 0);
@@ -44,11 +45,15 @@ idem_extend(PG_FUNCTION_ARGS)
 					 errmsg("the record is completed already"),
 					 errhint("There is nothing left to extend; acknowledge the message.")));
 
+		/* A lease counts from when it is granted, not from before a wait. */
+		if (!idem_record_lock(&record))
+			continue;
 		record.values[IDEM_LEASE_UNTIL] =
 			TimestampTzGetDatum(idem_lease_end(lease, &consumer,
 											   GetCurrentTimestamp()));
 		record.isnull[IDEM_LEASE_UNTIL] = false;
-	} while (!idem_record_update(&record));
+		extended = idem_record_update(&record);
+	} while (!extended);
 	idem_call_end(&call);
 
 	PG_RETURN_DATUM(record.values[IDEM_LEASE_UNTIL]);
@@ -92,9 +97,12 @@ idem_takeover(PG_FUNCTION_ARGS)
 			break;
 
 		attempt = DatumGetInt32(record.values[IDEM_ATTEMPT]);
+		if (!idem_record_lock(&record))
+			continue;
 		record.values[IDEM_ATTEMPT] = Int32GetDatum(attempt + 1);
 		record.values[IDEM_LEASE_UNTIL] =
-			TimestampTzGetDatum(idem_lease_end(lease, &consumer, now));
+			TimestampTzGetDatum(idem_lease_end(lease, &consumer,
+											   GetCurrentTimestamp()));
 		record.isnull[IDEM_LEASE_UNTIL] = false;
 		record.values[IDEM_DETAIL] = idem_describe_caller();
 		record.isnull[IDEM_DETAIL] = false;

@@ -345,11 +345,11 @@ idem_maintain(PG_FUNCTION_ARGS)
 
 /*
  * idem_next_step() → (step text, generation int, due_in interval,
- *					   older_than xid8)
+ *					   older_than xid8, snapshots bool)
  *
  * For the view idem_generation: the step that comes next, the number of the
  * generation it changes, how long until it is due by age, and the horizon that
- * it waits for, if transactions or snapshots older than that are left.
+ * it waits for, if transactions older than that are left, or snapshots.
  */
 PG_FUNCTION_INFO_V1(idem_next_step);
 Datum
@@ -357,8 +357,8 @@ idem_next_step(PG_FUNCTION_ARGS)
 {
 	Relation	table = table_open(idem_catalog()->ring, AccessShareLock);
 	TupleDesc	desc;
-	Datum		values[4];
-	bool		isnull[4] = {0};
+	Datum		values[5];
+	bool		isnull[5] = {0};
 	IdemRing	ring;
 	Interval	due_in = {0};
 	Step		step;
@@ -376,6 +376,7 @@ idem_next_step(PG_FUNCTION_ARGS)
 	values[1] = Int32GetDatum(changed + 1);
 	values[2] = IntervalPGetDatum(&due_in);
 	isnull[3] = true;
+	values[4] = BoolGetDatum(false);
 	if (!RecoveryInProgress())
 	{
 		if (ring.has_horizon && !views_passed(&ring))
@@ -387,6 +388,7 @@ idem_next_step(PG_FUNCTION_ARGS)
 		{
 			values[3] = FullTransactionIdGetDatum(ring.snapshot_horizon);
 			isnull[3] = false;
+			values[4] = BoolGetDatum(true);
 		}
 	}
 	table_close(table, AccessShareLock);
