@@ -316,11 +316,37 @@ idem_insert_unique(Relation table, Datum *values, bool *isnull,
 }
 
 /*
+ * Lock the row version at *tid, and no later one.
+ *
+ * policy: LockWaitBlock, to wait for whoever changes the row, or
+ * LockWaitSkip.
+ * Returns TM_Ok, or TM_WouldBlock, TM_Updated or TM_Deleted.
+ */
+TM_Result
+idem_lock_row(Relation table, const ItemPointerData *tid, LockTupleMode mode,
+			  LockWaitPolicy policy)
+{
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	ItemPointerData place = *tid;
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	TM_FailureData failure;
+	TM_Result	result;
+
+	result = table_tuple_lock(table, &place, snapshot, slot,
+							  GetCurrentCommandId(true), mode, policy, 0,
+							  &failure);
+	UnregisterSnapshot(snapshot);
+	ExecDropSingleTupleTableSlot(slot);
+
+	return result;
+}
+
+/*
  * Replace the row version at *tid, and no later one; *tid becomes the new
  * version's place.
  *
  * wait: for another transaction that is changing the row, or return
- * TM_BeingModified.
+ * TM_WouldBlock.
  *
  * Returns TM_Ok, or TM_Updated or TM_Deleted if there is a later version or
  * none; the caller looks again.
@@ -329,10 +355,8 @@ TM_Result
 idem_update_row(Relation table, ItemPointer tid, Datum *values, bool *isnull,
 				bool wait)
 {
-	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(table), values,
-										isnull);
-	TupleTableSlot *slot = MakeSingleTupleTableSlot(RelationGetDescr(table),
-													&TTSOpsHeapTuple);
+	HeapTuple	tuple;
+	TupleTableSlot *slot;
 	TM_FailureData failure;
 	LockTupleMode lockmode;
 	IdemUpdatedIndexes updated;
@@ -340,9 +364,21 @@ idem_update_row(Relation table, ItemPointer tid, Datum *values, bool *isnull,
 
 	/* A row that this very command inserted is not its to change. */
 	CommandCounterIncrement();
+
+	/* The heap itself cannot update without waiting. */
+	if (!wait)
+	{
+		result = idem_lock_row(table, tid, LockTupleNoKeyExclusive,
+							   LockWaitSkip);
+		if (result != TM_Ok)
+			return result;
+	}
+
+	tuple = heap_form_tuple(RelationGetDescr(table), values, isnull);
+	slot = MakeSingleTupleTableSlot(RelationGetDescr(table), &TTSOpsHeapTuple);
 	ExecStoreHeapTuple(tuple, slot, false);
 	result = table_tuple_update(table, tid, slot, GetCurrentCommandId(true),
-								InvalidSnapshot, InvalidSnapshot, wait,
+								InvalidSnapshot, InvalidSnapshot, true,
 								&failure, &lockmode, &updated);
 	if (result == TM_Ok)
 	{

@@ -309,20 +309,10 @@ idem_record_lock(const IdemRecord *record)
 {
 	Relation	table = table_open(idem_catalog()->generations[record->generation].table,
 								   RowExclusiveLock);
-	TupleTableSlot *slot = table_slot_create(table, NULL);
-	ItemPointerData tid = record->tid;
-	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	TM_FailureData failure;
-	TM_Result	result;
+	TM_Result	result = idem_lock_row(table, &record->tid,
+									   LockTupleNoKeyExclusive, LockWaitBlock);
 
-	result = table_tuple_lock(table, &tid, snapshot, slot,
-							  GetCurrentCommandId(true),
-							  LockTupleNoKeyExclusive, LockWaitBlock, 0,
-							  &failure);
-	UnregisterSnapshot(snapshot);
-	ExecDropSingleTupleTableSlot(slot);
 	table_close(table, NoLock);
-
 	return result == TM_Ok;
 }
 

@@ -16,6 +16,7 @@
 #include "datatype/timestamp.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
+#include "nodes/lockoptions.h"
 #include "nodes/pg_list.h"
 #include "storage/itemptr.h"
 #include "storage/lockdefs.h"
@@ -233,6 +234,8 @@ extern IdemProbe idem_probe_unique(Relation table, Relation index,
 extern bool idem_insert_unique(Relation table, Datum *values, bool *isnull,
 							   Oid arbiter, Oid skipped_index,
 							   ScanKey keys, int nkeys, ItemPointer tid);
+extern TM_Result idem_lock_row(Relation table, const ItemPointerData *tid,
+							   LockTupleMode mode, LockWaitPolicy policy);
 extern TM_Result idem_update_row(Relation table, ItemPointer tid,
 								 Datum *values, bool *isnull, bool wait);
 extern TM_Result idem_delete_row(Relation table, ItemPointer tid, bool wait);

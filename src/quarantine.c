@@ -75,7 +75,7 @@ count_delivery(Relation table, HeapTuple tuple, bool wait)
 	isnull[QUARANTINE_DISMISSED_AT] = true;
 	result = idem_update_row(table, &tuple->t_self, values, isnull, wait);
 
-	return result == TM_Ok || result == TM_BeingModified;
+	return result == TM_Ok || result == TM_WouldBlock;
 }
 
 /*

@@ -52,15 +52,12 @@ typedef struct Search
 static bool
 move_record(Search *search, TupleTableSlot *slot)
 {
-	TM_FailureData failure;
-	ItemPointerData tid = slot->tts_tid;
 	IdemRecord	record;
 	IdemRecord	copy;
 	IdemKey		key;
 
-	if (table_tuple_lock(search->table, &tid, search->snapshot, slot,
-						 GetCurrentCommandId(true), LockTupleExclusive,
-						 LockWaitSkip, 0, &failure) != TM_Ok)
+	if (idem_lock_row(search->table, &slot->tts_tid, LockTupleExclusive,
+					  LockWaitSkip) != TM_Ok)
 		return false;
 
 	idem_record_read(search->table, ExecCopySlotHeapTuple(slot),
