@@ -152,6 +152,8 @@ CREATE TABLE idem_ring (
 	current_age		interval NOT NULL DEFAULT '0',
 	previous_age	interval NOT NULL DEFAULT '0',
 	skipped			interval NOT NULL DEFAULT '0',
+	turned_at		timestamptz[] NOT NULL DEFAULT '{}',
+	turned_skipped	interval[] NOT NULL DEFAULT '{}',
 	counted_at		timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
 	opened_at		timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp(),
 	sealed_at		timestamptz,
@@ -159,6 +161,10 @@ CREATE TABLE idem_ring (
 ) USING heap;
 COMMENT ON TABLE idem_ring IS
 'the state of the ring of generations, one row; written by idem_maintain()';
+COMMENT ON COLUMN idem_ring.skipped IS
+'time that passed without being counted as age, since the ring began';
+COMMENT ON COLUMN idem_ring.turned_at IS
+'when the latest turns were, and in turned_skipped what had been skipped by then';
 
 -- Column order keeps a plain claim of a UUID at 64 bytes: fixed-width columns
 -- first, the nullable ones cost nothing when NULL. Eight columns at most, so
@@ -364,7 +370,7 @@ CREATE FUNCTION idem_extend(
 ) RETURNS timestamptz
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_extend(text, text, interval, int4) IS
-'heartbeat of a long side effect: the lease ends so long from now (NULL: the consumer''s lease, else idem_inbox.lease), by the server''s clock; returns when. attempt: the fencing token; NULL: not checked. Errors: P0002 without a record, 55000 if it is completed or at another attempt, else as idem_claim()';
+'heartbeat of a long side effect: the lease ends so long from now (NULL: the consumer''s lease, else idem_inbox.lease), by the server''s clock; returns when. Committed synchronously. attempt: the fencing token; NULL: not checked. Errors: P0002 without a record, 55000 if it is completed or at another attempt, else as idem_claim()';
 
 CREATE FUNCTION idem_takeover(
 	message_id text, consumer text, lease interval DEFAULT NULL

@@ -247,15 +247,14 @@ delete_before(Oid relid, AttrNumber time_column, TimestampTz limit)
 /*
  * Delete mismatches and decisions that are older than any ordinary record
  * can be, so that the extension's own history does not grow without bound.
- *
- * skipped: microseconds that were not counted towards ages.
  */
 void
-idem_trim_history(int64 skipped)
+idem_trim_history(const IdemRing *ring)
 {
-	int64		kept = 2 * (int64) idem_retention * USECS_PER_SEC + skipped;
+	int64		kept = 2 * (int64) idem_retention * USECS_PER_SEC;
 	TimestampTz limit = GetCurrentTimestamp() - kept;
 
+	limit -= idem_ring_skipped_since(ring, limit);
 	delete_before(idem_catalog()->quarantine, IDEM_QUARANTINE_LAST_AT, limit);
 	delete_before(idem_catalog()->resolution, RESOLUTION_RESOLVED_AT + 1, limit);
 }

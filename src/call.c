@@ -8,6 +8,7 @@
  */
 #include "idem_inbox.h"
 
+#include "common/int.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -189,13 +190,20 @@ idem_interval_arg(FunctionCallInfo fcinfo, int argno, const char *name,
 	return interval;
 }
 
-/* An interval's length, a day being 24 hours and a month 30 days. */
+/*
+ * An interval's length, a day being 24 hours and a month 30 days; the largest
+ * number if it is longer.
+ */
 int64
 idem_interval_microseconds(const Interval *interval)
 {
 	int64		days = (int64) interval->month * DAYS_PER_MONTH + interval->day;
+	int64		result;
 
-	return days * USECS_PER_DAY + interval->time;
+	if (pg_mul_s64_overflow(days, USECS_PER_DAY, &result) ||
+		pg_add_s64_overflow(result, interval->time, &result))
+		return days < 0 ? PG_INT64_MIN : PG_INT64_MAX;
+	return result;
 }
 
 /*

@@ -36,6 +36,9 @@
 /* The ring has this many generations; they are numbered from 0 in C. */
 #define IDEM_GENERATIONS 3
 
+/* So many turns are remembered, for retentions of so many turns. */
+#define IDEM_MAX_TURNS 100
+
 typedef enum IdemOutcome
 {
 	IDEM_CLAIMED,
@@ -125,6 +128,9 @@ typedef struct IdemRing
 	int64		current_age;	/* counted since current was opened */
 	int64		previous_age;	/* counted since previous was sealed */
 	int64		skipped;		/* passed without being counted */
+	int			nturns;			/* the latest turns, oldest first */
+	TimestampTz turned_at[IDEM_MAX_TURNS];
+	int64		turned_skipped[IDEM_MAX_TURNS]; /* skipped by then */
 	TimestampTz counted_at;
 	TimestampTz opened_at;
 	TimestampTz sealed_at;		/* DT_NOBEGIN: nothing is sealed */
@@ -256,6 +262,8 @@ extern List *idem_consumers_kept_longer(int64 microseconds);
 /* ring.c */
 extern void idem_ring_read(Relation table, IdemRing *ring);
 extern bool idem_ring_write(Relation table, IdemRing *ring, bool view_changed);
+extern void idem_ring_note_turn(IdemRing *ring);
+extern int64 idem_ring_skipped_since(const IdemRing *ring, TimestampTz start);
 extern IdemView idem_view_of_ring(const IdemRing *ring);
 extern IdemView idem_ring_view(void);
 extern void idem_ring_forget_view(void);
@@ -302,7 +310,7 @@ extern bool idem_quarantine_dismiss(const IdemKey *key);
 
 /* attention.c */
 extern void idem_log_attention(void);
-extern void idem_trim_history(int64 skipped);
+extern void idem_trim_history(const IdemRing *ring);
 
 /* guard.c */
 extern void idem_guard_init(void);

@@ -54,6 +54,9 @@ idem_extend(PG_FUNCTION_ARGS)
 		record.isnull[IDEM_LEASE_UNTIL] = false;
 		extended = idem_record_update(&record);
 	} while (!extended);
+
+	/* Lost in a crash, it would let another one take over too early. */
+	idem_commit_synchronously();
 	idem_call_end(&call);
 
 	PG_RETURN_DATUM(record.values[IDEM_LEASE_UNTIL]);

@@ -247,6 +247,7 @@ take_step(IdemRing *ring, bool *view_changed)
 			ring->previous_age = 0;
 			ring->opened_at = ring->counted_at;
 			ring->current_age = 0;
+			idem_ring_note_turn(ring);
 			*view_changed = true;
 			return "sealed";
 
@@ -260,7 +261,7 @@ take_step(IdemRing *ring, bool *view_changed)
 			set_horizon(&ring->has_snapshot_horizon, &ring->snapshot_horizon);
 			if (!empty_generation(view.previous, ring))
 				return "waiting";
-			idem_trim_history(ring->skipped);
+			idem_trim_history(ring);
 			ring->has_snapshot_horizon = false;
 			ring->previous_sealed = false;
 			ring->previous_age = 0;

@@ -17,8 +17,10 @@
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
+#include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "storage/lmgr.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/inval.h"
@@ -37,6 +39,8 @@ enum
 	RING_CURRENT_AGE,
 	RING_PREVIOUS_AGE,
 	RING_SKIPPED,
+	RING_TURNED_AT,
+	RING_TURNED_SKIPPED,
 	RING_COUNTED_AT,
 	RING_OPENED_AT,
 	RING_SEALED_AT,
@@ -62,6 +66,80 @@ interval_of(int64 microseconds)
 
 	value->time = microseconds;
 	return IntervalPGetDatum(value);
+}
+
+/* Read the turns, which are in two arrays. */
+static void
+read_turns(Datum turned_at, Datum turned_skipped, IdemRing *ring)
+{
+	Datum	   *at;
+	Datum	   *skipped;
+	int			nskipped;
+
+	deconstruct_array(DatumGetArrayTypeP(turned_at), TIMESTAMPTZOID,
+					  sizeof(TimestampTz), FLOAT8PASSBYVAL, TYPALIGN_DOUBLE,
+					  &at, NULL, &ring->nturns);
+	deconstruct_array(DatumGetArrayTypeP(turned_skipped), INTERVALOID,
+					  sizeof(Interval), false, TYPALIGN_DOUBLE,
+					  &skipped, NULL, &nskipped);
+	ring->nturns = Min(Min(ring->nturns, nskipped), IDEM_MAX_TURNS);
+	for (int i = 0; i < ring->nturns; i++)
+	{
+		ring->turned_at[i] = DatumGetTimestampTz(at[i]);
+		ring->turned_skipped[i] = microseconds(skipped[i]);
+	}
+}
+
+static void
+write_turns(const IdemRing *ring, Datum *turned_at, Datum *turned_skipped)
+{
+	Datum		at[IDEM_MAX_TURNS];
+	Datum		skipped[IDEM_MAX_TURNS];
+
+	for (int i = 0; i < ring->nturns; i++)
+	{
+		at[i] = TimestampTzGetDatum(ring->turned_at[i]);
+		skipped[i] = interval_of(ring->turned_skipped[i]);
+	}
+	*turned_at =
+		PointerGetDatum(construct_array(at, ring->nturns, TIMESTAMPTZOID,
+										sizeof(TimestampTz), FLOAT8PASSBYVAL,
+										TYPALIGN_DOUBLE));
+	*turned_skipped =
+		PointerGetDatum(construct_array(skipped, ring->nturns, INTERVALOID,
+										sizeof(Interval), false,
+										TYPALIGN_DOUBLE));
+}
+
+/* Remember that the ring turns now, and what has been skipped so far. */
+void
+idem_ring_note_turn(IdemRing *ring)
+{
+	if (ring->nturns == IDEM_MAX_TURNS)
+	{
+		ring->nturns--;
+		memmove(ring->turned_at, ring->turned_at + 1,
+				ring->nturns * sizeof(TimestampTz));
+		memmove(ring->turned_skipped, ring->turned_skipped + 1,
+				ring->nturns * sizeof(int64));
+	}
+	ring->turned_at[ring->nturns] = ring->counted_at;
+	ring->turned_skipped[ring->nturns] = ring->skipped;
+	ring->nturns++;
+}
+
+/*
+ * How much time may have been skipped, at most, since a time in the past: all
+ * since the last turn before it.
+ */
+int64
+idem_ring_skipped_since(const IdemRing *ring, TimestampTz start)
+{
+	int64		before = 0;
+
+	for (int i = 0; i < ring->nturns && ring->turned_at[i] <= start; i++)
+		before = ring->turned_skipped[i];
+	return ring->skipped - before;
 }
 
 /*
@@ -99,6 +177,7 @@ idem_ring_read(Relation table, IdemRing *ring)
 		ring->current_age = microseconds(values[RING_CURRENT_AGE]);
 		ring->previous_age = microseconds(values[RING_PREVIOUS_AGE]);
 		ring->skipped = microseconds(values[RING_SKIPPED]);
+		read_turns(values[RING_TURNED_AT], values[RING_TURNED_SKIPPED], ring);
 		ring->counted_at = DatumGetTimestampTz(values[RING_COUNTED_AT]);
 		ring->opened_at = DatumGetTimestampTz(values[RING_OPENED_AT]);
 		ring->sealed_at = isnull[RING_SEALED_AT]
@@ -131,6 +210,7 @@ idem_ring_write(Relation table, IdemRing *ring, bool view_changed)
 	values[RING_CURRENT_AGE] = interval_of(ring->current_age);
 	values[RING_PREVIOUS_AGE] = interval_of(ring->previous_age);
 	values[RING_SKIPPED] = interval_of(ring->skipped);
+	write_turns(ring, &values[RING_TURNED_AT], &values[RING_TURNED_SKIPPED]);
 	values[RING_COUNTED_AT] = TimestampTzGetDatum(ring->counted_at);
 	values[RING_OPENED_AT] = TimestampTzGetDatum(ring->opened_at);
 	values[RING_SEALED_AT] = TimestampTzGetDatum(ring->sealed_at);

@@ -89,18 +89,24 @@ kept_by_policy(Search *search, TupleTableSlot *slot, const Interval *retention)
 	Datum		received_at = slot_getattr(slot, IDEM_RECEIVED_AT + 1, &isnull);
 	Datum		completed_at = slot_getattr(slot, IDEM_COMPLETED_AT + 1, &isnull);
 	TimestampTz keep_until;
+	int64		skipped;
 
 	/* Records in progress are found by themselves. */
 	if (isnull || TIMESTAMP_IS_NOBEGIN(DatumGetTimestampTz(completed_at)))
 		return false;
+
+	/* Beyond what a timestamp can tell, it is for ever. */
+	if (idem_interval_microseconds(retention) > PG_INT64_MAX / 2)
+		return true;
 
 	keep_until = DatumGetTimestampTz(DirectFunctionCall2(timestamptz_pl_interval,
 														 received_at,
 														 IntervalPGetDatum(retention)));
 
 	/* Time that was not counted does not make a record older. */
-	return TIMESTAMP_NOT_FINITE(keep_until) ||
-		keep_until + search->ring->skipped > GetCurrentTimestamp();
+	skipped = idem_ring_skipped_since(search->ring,
+									  DatumGetTimestampTz(received_at));
+	return keep_until + skipped > GetCurrentTimestamp();
 }
 
 /*

@@ -18,7 +18,7 @@
 sandbox_packages="gcc libc6-dev make"
 
 # What of the caller's environment or "make" command line goes inside.
-sandbox_keep="CI TERM COPT PG_CONFIG TESTS REGRESS ISOLATION PROVE_TESTS"
+sandbox_keep="CI TERM COPT PG_CONFIG TESTS REGRESS ISOLATION PROVE_TESTS STRESS_SECONDS"
 
 die()
 {
