@@ -178,6 +178,14 @@ typedef struct IdemPolicy
 	Interval	retention;
 } IdemPolicy;
 
+/* What came of a search for records that outlive their generation. */
+typedef struct IdemSurvivors
+{
+	int			moved;
+	bool		left;			/* some may be there still */
+	List	   *policies;		/* that it went by */
+} IdemSurvivors;
+
 /* How long a call may wait for other transactions. */
 typedef struct IdemPatience
 {
@@ -321,9 +329,10 @@ extern void idem_commit_synchronously(void);
 extern const char *idem_maintain_step(void);
 
 /* survivor.c */
-extern int	idem_move_survivors(int generation, int current,
-								const IdemRing *ring);
-extern bool idem_has_survivors(int generation, const IdemRing *ring);
+extern IdemSurvivors idem_move_survivors(int generation, int current,
+										 const IdemRing *ring);
+extern bool idem_survivors_unchanged(int generation,
+									 const IdemSurvivors *survivors);
 extern void idem_truncate(Relation table);
 
 /* claim.c */

@@ -188,7 +188,8 @@ lock(List *relids)
  * waiting for its TOAST table while holding it.
  */
 static bool
-empty_generation(int generation, const IdemRing *ring)
+empty_generation(int generation, const IdemRing *ring,
+				 const IdemSurvivors *survivors)
 {
 	Oid			relid = idem_catalog()->generations[generation].table;
 	Relation	table;
@@ -204,14 +205,10 @@ empty_generation(int generation, const IdemRing *ring)
 		storage = lcons_oid(table->rd_rel->reltoastrelid, storage);
 	if (lock(storage))
 	{
-		/*
-		 * Nobody writes in it now, so a survivor that is in it still, because
-		 * its row was locked or a policy has changed since, is seen for sure.
-		 * An open cursor of this very session counts as a user.
-		 */
+		/* An open cursor of this very session counts as a user. */
 		emptied = table->rd_refcnt == 1 &&
-			!idem_has_survivors(generation, ring) &&
-			snapshots_passed(ring, table);
+			snapshots_passed(ring, table) &&
+			idem_survivors_unchanged(generation, survivors);
 		if (emptied)
 			idem_truncate(table);
 		else
@@ -231,6 +228,7 @@ static const char *
 take_step(IdemRing *ring, bool *view_changed)
 {
 	IdemView	view = idem_view_of_ring(ring);
+	IdemSurvivors survivors;
 
 	switch (next_step(ring))
 	{
@@ -252,14 +250,16 @@ take_step(IdemRing *ring, bool *view_changed)
 			return "sealed";
 
 		case STEP_EMPTY:
-			if (idem_move_survivors(view.previous, view.current, ring))
+			survivors = idem_move_survivors(view.previous, view.current, ring);
+			if (survivors.moved > 0)
 			{
 				/* In a transaction that comes after the last move's. */
 				ring->has_snapshot_horizon = false;
 				return "moved";
 			}
 			set_horizon(&ring->has_snapshot_horizon, &ring->snapshot_horizon);
-			if (!empty_generation(view.previous, ring))
+			if (survivors.left ||
+				!empty_generation(view.previous, ring, &survivors))
 				return "waiting";
 			idem_trim_history(ring);
 			ring->has_snapshot_horizon = false;

@@ -34,7 +34,7 @@ typedef struct Search
 {
 	Relation	table;
 	int			generation;
-	int			current;		/* where to move to; -1: only look */
+	int			current;		/* where to move to */
 	const IdemRing *ring;
 	Snapshot	snapshot;
 	int			found;
@@ -121,7 +121,6 @@ search_index(Search *search, Oid index_oid, const int32 *consumer_id,
 {
 	Relation	index = index_open(index_oid, AccessShareLock);
 	TupleTableSlot *slot = table_slot_create(search->table, NULL);
-	int			limit = search->current < 0 ? 1 : MOVE_BATCH;
 	IndexScanDesc scan;
 	ScanKeyData key;
 
@@ -131,7 +130,7 @@ search_index(Search *search, Oid index_oid, const int32 *consumer_id,
 	scan = idem_index_beginscan(search->table, index, search->snapshot,
 								consumer_id != NULL ? 1 : 0);
 	index_rescan(scan, &key, consumer_id != NULL ? 1 : 0, NULL, 0);
-	while (search->found < limit &&
+	while (search->found < MOVE_BATCH &&
 		   index_getnext_slot(scan, ForwardScanDirection, slot))
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -139,14 +138,14 @@ search_index(Search *search, Oid index_oid, const int32 *consumer_id,
 			continue;
 
 		search->found++;
-		if (search->current >= 0 && move_record(search, slot))
+		if (move_record(search, slot))
 			search->moved++;
 	}
 	index_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 	index_close(index, AccessShareLock);
 
-	return search->found < limit;
+	return search->found < MOVE_BATCH;
 }
 
 /*
@@ -154,85 +153,102 @@ search_index(Search *search, Oid index_oid, const int32 *consumer_id,
  * waited for.
  */
 static bool
-lock_for_search(const Search *search)
+lock_for_search(int generation, int current)
 {
 	const IdemCatalog *catalog = idem_catalog();
-	LOCKMODE	mode = search->current < 0 ? AccessShareLock : RowExclusiveLock;
+	Oid			from = catalog->generations[generation].table;
+	Oid			to = catalog->generations[current].table;
 
 	return ConditionalLockRelationOid(catalog->consumer, AccessShareLock) &&
-		ConditionalLockRelationOid(catalog->generations[search->generation].table,
-								   mode) &&
-		(search->current < 0 ||
-		 ConditionalLockRelationOid(catalog->generations[search->current].table,
-									mode));
+		ConditionalLockRelationOid(from, RowExclusiveLock) &&
+		ConditionalLockRelationOid(to, RowExclusiveLock);
 }
 
-/* Go through what may survive: unfinished records, long-lived consumers'. */
-static void
-search_generation(Search *search)
+static List *
+read_policies(void)
 {
-	int			generation = search->generation;
-	const IdemGenerationOids *oids = &idem_catalog()->generations[generation];
-	Oid			key_index = oids->key_index;
-	ListCell   *lc;
-	List	   *policies;
-
-	search->found = search->moved = 0;
-	search->table = table_open(oids->table, NoLock);
-	CommandCounterIncrement();
-	search->snapshot = RegisterSnapshot(GetLatestSnapshot());
-
-	if (search_index(search, oids->unfinished_index, NULL, NULL))
-	{
-		policies = idem_consumers_kept_longer((int64) idem_retention * USECS_PER_SEC);
-		foreach(lc, policies)
-		{
-			IdemPolicy *policy = (IdemPolicy *) lfirst(lc);
-
-			if (!search_index(search, key_index, &policy->consumer_id,
-							  &policy->retention))
-				break;
-		}
-		list_free_deep(policies);
-	}
-
-	UnregisterSnapshot(search->snapshot);
-	table_close(search->table, NoLock);
+	return idem_consumers_kept_longer((int64) idem_retention * USECS_PER_SEC);
 }
 
 /*
- * Move a batch of survivors into the current generation; returns how many
- * were moved, none if somebody is in the way.
+ * Move a batch of what must outlive a sealed generation into the current one:
+ * unfinished records, then those of consumers that are kept longer.
  */
-int
+IdemSurvivors
 idem_move_survivors(int generation, int current, const IdemRing *ring)
 {
+	const IdemGenerationOids *oids = &idem_catalog()->generations[generation];
+	IdemSurvivors result = {.left = true};
 	Search		search = {
 		.generation = generation,
 		.current = current,
 		.ring = ring
 	};
+	ListCell   *lc;
+	bool		more;
 
-	if (!lock_for_search(&search))
-		return 0;
-	search_generation(&search);
-	return search.moved;
+	if (!lock_for_search(generation, current))
+		return result;
+
+	search.table = table_open(oids->table, NoLock);
+	CommandCounterIncrement();
+	search.snapshot = RegisterSnapshot(GetLatestSnapshot());
+	result.policies = read_policies();
+	more = search_index(&search, oids->unfinished_index, NULL, NULL);
+	foreach(lc, result.policies)
+	{
+		IdemPolicy *policy = (IdemPolicy *) lfirst(lc);
+
+		if (more)
+			more = search_index(&search, oids->key_index, &policy->consumer_id,
+								&policy->retention);
+	}
+	UnregisterSnapshot(search.snapshot);
+	table_close(search.table, NoLock);
+
+	result.moved = search.moved;
+	result.left = search.found > 0;
+	return result;
 }
 
-/* Whether a generation still has a record that must outlive it, or may. */
-bool
-idem_has_survivors(int generation, const IdemRing *ring)
+static bool
+same_policies(const List *a, const List *b)
 {
-	Search		search = {
-		.generation = generation,
-		.current = -1,
-		.ring = ring
-	};
+	if (list_length(a) != list_length(b))
+		return false;
 
-	if (!lock_for_search(&search))
-		return true;
-	search_generation(&search);
-	return search.found > 0;
+	for (int i = 0; i < list_length(a); i++)
+	{
+		IdemPolicy *x = (IdemPolicy *) list_nth(a, i);
+		IdemPolicy *y = (IdemPolicy *) list_nth(b, i);
+
+		if (x->consumer_id != y->consumer_id ||
+			memcmp(&x->retention, &y->retention, sizeof(Interval)) != 0)
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Whether a search that left nothing still holds, now that nobody else uses
+ * the generation.
+ *
+ * The generation does not have to be searched again while everybody waits for
+ * its lock: nothing is added to it, and records get older.  Only what is
+ * unfinished, which has an index of its own, and the policies may have
+ * changed meanwhile.
+ */
+bool
+idem_survivors_unchanged(int generation, const IdemSurvivors *survivors)
+{
+	const IdemGenerationOids *oids = &idem_catalog()->generations[generation];
+	Relation	table = table_open(oids->table, NoLock);
+	List	   *unfinished = idem_read_rows(table, oids->unfinished_index,
+											NULL, 0);
+
+	table_close(table, NoLock);
+	return unfinished == NIL &&
+		same_policies(survivors->policies, read_policies());
 }
 
 /*

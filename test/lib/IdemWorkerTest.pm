@@ -93,10 +93,9 @@ sub age
 	# not to wait for a standby here; the row may not be there yet
 	$node->safe_psql($database, q{
 		SET synchronous_commit = local;
-		INSERT INTO idem_ring (current_age, previous_age)
-			VALUES ('30 days', '30 days')
-			ON CONFLICT (only_row) DO UPDATE
-			SET current_age = '30 days', previous_age = '30 days'});
+		UPDATE idem_ring SET current_age = '30 days', previous_age = '30 days';
+		INSERT INTO idem_ring (current_age)
+			SELECT '30 days' WHERE NOT EXISTS (SELECT FROM idem_ring)});
 	return;
 }
 

@@ -117,7 +117,7 @@ BEGIN
 		COMMIT;
 		PERFORM turn();
 		COMMIT;
-		PERFORM pg_sleep(0.05);
+		PERFORM pg_sleep(0.01);
 	END LOOP;
 END
 $$;
@@ -199,7 +199,7 @@ note "events: $events";
 cmp_ok(
 	$node->safe_psql('postgres',
 		"SELECT count(*) FROM step WHERE step = 'emptied'"),
-	'>=', $seconds / 2,
+	'>=', $seconds / 4,
 	'turns of the ring');
 is( $node->safe_psql('postgres',
 		"SELECT count(DISTINCT what) FROM event"),
