@@ -85,7 +85,7 @@ idem_resolve(PG_FUNCTION_ARGS)
 	char	   *action;
 	bool		changed;
 
-	idem_call_start(&call, "idem_resolve()", fcinfo, true);
+	idem_call_start(&call, "idem_resolve()", fcinfo, 0, 1, true);
 	action = PG_ARGISNULL(2) ? "" : text_to_cstring(PG_GETARG_TEXT_PP(2));
 	if (strcmp(action, "complete") == 0)
 		changed = idem_call_complete(&call, NULL, NULL);

@@ -61,35 +61,38 @@ idem_prevent_if_read_only(const char *function)
 }
 
 /*
- * Start a call whose first two arguments are message id and consumer.
+ * Start a call about a message and a consumer, or a consumer alone.
  *
+ * message_argno, consumer_argno: which arguments they are; -1: none is a
+ * message id.
  * Errors: 22004 for NULL, 22023 for a bad consumer name, 25006 if the call
  * writes and may not.
  */
 void
-idem_call_start(IdemCall *call, const char *function,
-				FunctionCallInfo fcinfo, bool writes)
+idem_call_start(IdemCall *call, const char *function, FunctionCallInfo fcinfo,
+				int message_argno, int consumer_argno, bool writes)
 {
 	call->function = function;
-	call->message_id = PG_ARGISNULL(0) ? NULL : PG_GETARG_TEXT_PP(0);
+	call->message_id = NULL;
 	call->consumer_name = NULL;
+	if (message_argno >= 0 && !PG_ARGISNULL(message_argno))
+		call->message_id = PG_GETARG_TEXT_PP(message_argno);
 	call->context.callback = name_call;
 	call->context.arg = call;
 	call->context.previous = error_context_stack;
 	error_context_stack = &call->context;
 
+	call->consumer_name = idem_consumer_arg(fcinfo, consumer_argno);
+	if (message_argno >= 0 && call->message_id == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("message id must not be null"),
+				 errhint("Pass the id that the producer gave the message.")));
 	if (writes)
 		idem_prevent_if_read_only(function);
 
 	/* As a statement on the tables would, by locking them. */
 	AcceptInvalidationMessages();
-
-	call->consumer_name = idem_consumer_arg(fcinfo, 1);
-	if (call->message_id == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("message id must not be null"),
-				 errhint("Pass the id that the producer gave the message.")));
 }
 
 void

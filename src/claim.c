@@ -255,7 +255,7 @@ claim_message(Claim *claim)
 	if (claim->two_phase)
 		idem_commit_synchronously();
 	else
-		idem_remember_claim(&record);
+		idem_remember_claim(&claim->key);
 	return IDEM_CLAIMED;
 }
 
@@ -305,7 +305,7 @@ idem_claim(PG_FUNCTION_ARGS)
 	Claim		claim = {0};
 	IdemOutcome outcome;
 
-	idem_call_start(&claim.call, "idem_claim()", fcinfo, true);
+	idem_call_start(&claim.call, "idem_claim()", fcinfo, 0, 1, true);
 	claim.fingerprint = fingerprint_arg(fcinfo, 2);
 	idem_patience_arg(fcinfo, 3, &claim.patience);
 	outcome = claim_message(&claim);
@@ -327,7 +327,7 @@ idem_begin(PG_FUNCTION_ARGS)
 	Claim		claim = {.two_phase = true};
 	IdemOutcome outcome;
 
-	idem_call_start(&claim.call, "idem_begin()", fcinfo, true);
+	idem_call_start(&claim.call, "idem_begin()", fcinfo, 0, 1, true);
 	claim.fingerprint = fingerprint_arg(fcinfo, 2);
 	claim.lease = idem_interval_arg(fcinfo, 3, "lease", 0);
 	idem_patience_arg(fcinfo, 4, &claim.patience);

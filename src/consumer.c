@@ -156,7 +156,9 @@ check_owner(const char *name, const IdemConsumer *consumer)
 						 GetUserNameFromId(consumer->owner, false),
 						 GetUserNameFromId(GetUserId(), false))
 			 : errdetail("The role that it belongs to does not exist."),
-			 errhint("Grant the owner's role, or change the owner with idem_register().")));
+			 OidIsValid(consumer->owner)
+			 ? errhint("Grant the owner's role, or change the owner with idem_register().")
+			 : errhint("A superuser can change the owner with idem_register().")));
 }
 
 /*
@@ -175,10 +177,12 @@ idem_consumer_find(const char *name, IdemConsumer *consumer)
 		if (!find_in_table(name, consumer))
 			return false;
 
-		cached = cache_lookup(name, HASH_ENTER);
-		cached->consumer = *consumer;
+		/* Not what an invalidation has overtaken while it was read. */
+		if (!cache_stale)
+			cache_lookup(name, HASH_ENTER)->consumer = *consumer;
 	}
-	*consumer = cached->consumer;
+	else
+		*consumer = cached->consumer;
 	check_owner(name, consumer);
 	return true;
 }
@@ -323,6 +327,7 @@ find_or_register(const char *name, const IdemPatience *patience,
 	{
 		TransactionId pending;
 
+		CHECK_FOR_INTERRUPTS();
 		if (register_new(name, &pending) == IDEM_PENDING &&
 			!idem_wait_for_xact(pending, patience))
 			return false;
@@ -368,6 +373,7 @@ Datum
 idem_register(PG_FUNCTION_ARGS)
 {
 	const IdemPatience patient = {.bounded = false};
+	IdemCall	call;
 	const Interval *retention;
 	const Interval *lease;
 	char	   *name;
@@ -377,8 +383,8 @@ idem_register(PG_FUNCTION_ARGS)
 	Datum		values[CONSUMER_COLUMNS];
 	bool		isnull[CONSUMER_COLUMNS];
 
-	idem_prevent_if_read_only("idem_register()");
-	name = idem_consumer_arg(fcinfo, 0);
+	idem_call_start(&call, "idem_register()", fcinfo, -1, 0, true);
+	name = call.consumer_name;
 	retention = idem_interval_arg(fcinfo, 1, "retention", 1);
 	lease = idem_interval_arg(fcinfo, 2, "lease", 0);
 	if (!PG_ARGISNULL(3))
@@ -393,7 +399,6 @@ idem_register(PG_FUNCTION_ARGS)
 					 errdetail("Consumer \"%s\" would belong to it.", name)));
 	}
 
-	AcceptInvalidationMessages();
 	table = table_open(idem_catalog()->consumer, RowExclusiveLock);
 	do
 	{
@@ -421,6 +426,7 @@ idem_register(PG_FUNCTION_ARGS)
 	CacheInvalidateRelcache(table);
 	CommandCounterIncrement();
 	table_close(table, NoLock);
+	idem_call_end(&call);
 
 	PG_RETURN_VOID();
 }

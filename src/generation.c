@@ -269,37 +269,6 @@ idem_record_find(const IdemKey *key, LOCKMODE lockmode, IdemRecord *record)
 }
 
 /*
- * Read the latest version of a record that this transaction inserted; false
- * if it has deleted it since.
- */
-bool
-idem_record_fetch(int generation, const ItemPointerData *tid,
-				  IdemRecord *record)
-{
-	Relation	table = table_open(idem_catalog()->generations[generation].table,
-								   RowExclusiveLock);
-	TupleTableSlot *slot = table_slot_create(table, NULL);
-	ItemPointerData latest = *tid;
-	Snapshot	snapshot;
-	TableScanDesc scan;
-	bool		found;
-
-	CommandCounterIncrement();
-	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	scan = table_beginscan_tid(table, snapshot);
-	table_tuple_get_latest_tid(scan, &latest);
-	table_endscan(scan);
-	found = table_tuple_fetch_row_version(table, &latest, snapshot, slot);
-	if (found)
-		idem_record_read(table, copy_row(table, slot), generation, record);
-	UnregisterSnapshot(snapshot);
-	ExecDropSingleTupleTableSlot(slot);
-	table_close(table, NoLock);
-
-	return found;
-}
-
-/*
  * Lock the version of a record that was read, waiting for whoever changes it;
  * false if that is not the latest version any more, and the caller looks
  * again.

@@ -5,7 +5,7 @@
  *
  * A claim that is rolled back with its savepoint is gone from memory too.
  * Memory does not grow with the number of claims: they are all counted, but
- * only the first ones are remembered by place, to store a result with them.
+ * only the first ones are remembered by key, to store a result with them.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,6 +14,7 @@
 #include "access/xact.h"
 #include "replication/syncrep.h"
 #include "utils/builtins.h"
+#include "utils/datum.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
@@ -31,12 +32,11 @@ typedef struct ClaimLevel
 	int64		count;
 } ClaimLevel;
 
-/* Where a claimed record lies. */
+/* A claimed record, by its key: the record itself may move or go. */
 typedef struct RememberedClaim
 {
 	SubTransactionId subid;
-	int			generation;
-	ItemPointerData tid;
+	IdemKey		key;
 } RememberedClaim;
 
 static ClaimLevel *levels = NULL;
@@ -46,7 +46,7 @@ static bool commit_synchronously = false;
 
 /* Remember a claim that this transaction won. */
 void
-idem_remember_claim(const IdemRecord *record)
+idem_remember_claim(const IdemKey *key)
 {
 	SubTransactionId subid = GetCurrentSubTransactionId();
 
@@ -65,14 +65,17 @@ idem_remember_claim(const IdemRecord *record)
 	if (nremembered < MAX_REMEMBERED)
 	{
 		RememberedClaim *claim;
+		MemoryContext context;
 
 		if (remembered == NULL)
 			remembered = MemoryContextAlloc(TopTransactionContext,
 											MAX_REMEMBERED * sizeof(RememberedClaim));
 		claim = &remembered[nremembered++];
 		claim->subid = subid;
-		claim->generation = record->generation;
-		claim->tid = record->tid;
+		claim->key.consumer_id = key->consumer_id;
+		context = MemoryContextSwitchTo(TopTransactionContext);
+		claim->key.message_id = datumCopy(key->message_id, false, -1);
+		MemoryContextSwitchTo(context);
 	}
 }
 
@@ -98,7 +101,7 @@ forget_since(SubTransactionId subid)
 		pfree(level);
 	}
 	while (nremembered > 0 && remembered[nremembered - 1].subid >= subid)
-		nremembered--;
+		pfree(DatumGetPointer(remembered[--nremembered].key.message_id));
 }
 
 /* A subtransaction's claims are its parent's from now on. */
@@ -172,23 +175,36 @@ idem_guard_init(void)
 	RegisterSubXactCallback(subtransaction_ends, NULL);
 }
 
-/* Store a result with every remembered claim. */
-static void
-store_result(Datum result)
+/*
+ * Complete every remembered claim that this transaction still holds; returns
+ * how many they are.
+ *
+ * result: to store with them; NULL: none.
+ */
+static int
+complete_remembered(const Datum *result)
 {
+	int			count = 0;
+
 	for (int i = 0; i < nremembered; i++)
 	{
-		RememberedClaim *claim = &remembered[i];
 		IdemRecord	record;
 
-		if (!idem_record_fetch(claim->generation, &claim->tid, &record))
-			continue;			/* forgotten again */
+		/* It may have been forgotten again, or its generation emptied. */
+		if (!idem_record_find(&remembered[i].key, RowExclusiveLock, &record) ||
+			!record.isnull[IDEM_ATTEMPT] ||
+			!TransactionIdIsCurrentTransactionId(record.xmin))
+			continue;
 
-		record.values[IDEM_DETAIL] = result;
+		count++;
+		if (result == NULL)
+			continue;
+		record.values[IDEM_DETAIL] = *result;
 		record.isnull[IDEM_DETAIL] = false;
 		if (!idem_record_update(&record))
 			elog(ERROR, "could not update a record that this transaction inserted");
 	}
+	return count;
 }
 
 /*
@@ -196,31 +212,32 @@ store_result(Datum result)
  *
  * Declares the one-transaction claims of this transaction finished.
  *
- * Error: 54000 for a result with more than 1000 claims.
+ * Error: 54000 for a result with more than 1000 claims, or one that is larger
+ * than idem_inbox.max_result.
  */
 PG_FUNCTION_INFO_V1(idem_complete_claims);
 Datum
 idem_complete_claims(PG_FUNCTION_ARGS)
 {
+	Datum		result = PG_GETARG_DATUM(0);
 	int64		count = 0;
 
 	idem_prevent_if_read_only("idem_complete()");
 	if (!PG_ARGISNULL(0))
-		idem_check_result(PG_GETARG_DATUM(0));
+		idem_check_result(result);
 
 	for (ClaimLevel *level = levels; level != NULL; level = level->below)
 		count += level->count;
 
-	if (!PG_ARGISNULL(0) && count > nremembered)
+	if (count <= nremembered)
+		count = complete_remembered(PG_ARGISNULL(0) ? NULL : &result);
+	else if (!PG_ARGISNULL(0))
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("too many claims in this transaction for one result"),
 				 errdetail("The transaction holds %lld claims, a result is stored with %d at most.",
 						   (long long) count, MAX_REMEMBERED),
 				 errhint("Commit more often, or complete without a result.")));
-
-	if (!PG_ARGISNULL(0))
-		store_result(PG_GETARG_DATUM(0));
 
 	PG_RETURN_INT32((int32) count);
 }

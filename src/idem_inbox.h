@@ -216,7 +216,8 @@ extern int	idem_attention_after;
 
 /* call.c */
 extern void idem_call_start(IdemCall *call, const char *function,
-							FunctionCallInfo fcinfo, bool writes);
+							FunctionCallInfo fcinfo, int message_argno,
+							int consumer_argno, bool writes);
 extern void idem_call_end(IdemCall *call);
 extern void idem_prevent_if_read_only(const char *function);
 extern char *idem_consumer_arg(FunctionCallInfo fcinfo, int argno);
@@ -289,8 +290,6 @@ extern void idem_record_read(Relation table, HeapTuple tuple, int generation,
 							 IdemRecord *record);
 extern bool idem_record_find(const IdemKey *key, LOCKMODE lockmode,
 							 IdemRecord *record);
-extern bool idem_record_fetch(int generation, const ItemPointerData *tid,
-							  IdemRecord *record);
 extern bool idem_record_lock(const IdemRecord *record);
 extern bool idem_record_update(IdemRecord *record);
 extern bool idem_record_delete(const IdemRecord *record);
@@ -322,7 +321,7 @@ extern void idem_trim_history(const IdemRing *ring);
 
 /* guard.c */
 extern void idem_guard_init(void);
-extern void idem_remember_claim(const IdemRecord *record);
+extern void idem_remember_claim(const IdemKey *key);
 extern void idem_commit_synchronously(void);
 
 /* maintain.c */

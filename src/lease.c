@@ -33,7 +33,7 @@ idem_extend(PG_FUNCTION_ARGS)
 	int32		attempt = PG_GETARG_INT32(3);
 	bool		extended = false;
 
-	idem_call_start(&call, "idem_extend()", fcinfo, true);
+	idem_call_start(&call, "idem_extend()", fcinfo, 0, 1, true);
 	lease = idem_interval_arg(fcinfo, 2, "lease", 0);
 	do
 	{
@@ -76,7 +76,7 @@ idem_takeover(PG_FUNCTION_ARGS)
 	const Interval *lease;
 	int32		attempt = 0;
 
-	idem_call_start(&call, "idem_takeover()", fcinfo, true);
+	idem_call_start(&call, "idem_takeover()", fcinfo, 0, 1, true);
 	lease = idem_interval_arg(fcinfo, 2, "lease", 0);
 	for (;;)
 	{
@@ -159,7 +159,7 @@ idem_abandon(PG_FUNCTION_ARGS)
 	int32		attempt = PG_GETARG_INT32(2);
 	bool		abandoned;
 
-	idem_call_start(&call, "idem_abandon()", fcinfo, true);
+	idem_call_start(&call, "idem_abandon()", fcinfo, 0, 1, true);
 	abandoned = idem_call_abandon(&call, PG_ARGISNULL(2) ? NULL : &attempt);
 	idem_call_end(&call);
 

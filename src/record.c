@@ -14,6 +14,7 @@
 
 #include "access/detoast.h"
 #include "access/htup_details.h"
+#include "access/xact.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -161,7 +162,7 @@ idem_complete(PG_FUNCTION_ARGS)
 	int32		attempt = PG_GETARG_INT32(3);
 	bool		completed;
 
-	idem_call_start(&call, "idem_complete()", fcinfo, true);
+	idem_call_start(&call, "idem_complete()", fcinfo, 0, 1, true);
 	if (!PG_ARGISNULL(2))
 		idem_check_result(result);
 	completed = idem_call_complete(&call,
@@ -175,8 +176,9 @@ idem_complete(PG_FUNCTION_ARGS)
 /*
  * idem_seen(message_id text, consumer text) → bool
  *
- * True only for a completed record: a consumer may acknowledge on it, and an
- * attempt in progress is not yet a reason to.
+ * True only for a completed record that is committed: a consumer may
+ * acknowledge on it.  An attempt in progress is not yet a reason to, nor is
+ * what this transaction may still roll back.
  */
 PG_FUNCTION_INFO_V1(idem_seen);
 Datum
@@ -187,9 +189,10 @@ idem_seen(PG_FUNCTION_ARGS)
 	IdemRecord	record;
 	bool		seen;
 
-	idem_call_start(&call, "idem_seen()", fcinfo, false);
+	idem_call_start(&call, "idem_seen()", fcinfo, 0, 1, false);
 	seen = idem_call_find(&call, AccessShareLock, &consumer, &record) &&
-		!record.isnull[IDEM_COMPLETED_AT];
+		!record.isnull[IDEM_COMPLETED_AT] &&
+		!TransactionIdIsCurrentTransactionId(record.xmin);
 	idem_call_end(&call);
 
 	PG_RETURN_BOOL(seen);
@@ -218,7 +221,7 @@ idem_status(PG_FUNCTION_ARGS)
 	IdemRecord	record;
 
 	InitMaterializedSRF(fcinfo, 0);
-	idem_call_start(&call, "idem_status()", fcinfo, false);
+	idem_call_start(&call, "idem_status()", fcinfo, 0, 1, false);
 	if (idem_call_find(&call, AccessShareLock, &consumer, &record))
 	{
 		static const int columns[STATUS_COLUMNS] = {
@@ -264,7 +267,7 @@ idem_result(PG_FUNCTION_ARGS)
 	IdemRecord	record;
 	bool		found;
 
-	idem_call_start(&call, "idem_result()", fcinfo, false);
+	idem_call_start(&call, "idem_result()", fcinfo, 0, 1, false);
 	found = idem_call_find(&call, AccessShareLock, &consumer, &record);
 	idem_call_end(&call);
 
@@ -299,7 +302,7 @@ idem_forget(PG_FUNCTION_ARGS)
 	IdemCall	call;
 	bool		found;
 
-	idem_call_start(&call, "idem_forget()", fcinfo, true);
+	idem_call_start(&call, "idem_forget()", fcinfo, 0, 1, true);
 	found = idem_call_forget(&call);
 	idem_call_end(&call);
 
