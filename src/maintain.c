@@ -258,10 +258,12 @@ take_step(IdemRing *ring, bool *view_changed)
 				return "moved";
 			}
 			set_horizon(&ring->has_snapshot_horizon, &ring->snapshot_horizon);
-			if (survivors.left ||
-				!empty_generation(view.previous, ring, &survivors))
+			if (survivors.left)
 				return "waiting";
+			/* Before the lock that stops everybody. */
 			idem_trim_history(ring);
+			if (!empty_generation(view.previous, ring, &survivors))
+				return "waiting";
 			ring->has_snapshot_horizon = false;
 			ring->previous_sealed = false;
 			ring->previous_age = 0;

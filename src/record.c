@@ -18,6 +18,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
+#include "utils/inval.h"
 #include "utils/jsonb.h"
 
 /* Columns of idem_status(), in C's numbering. */
@@ -118,6 +119,37 @@ idem_check_result(Datum result)
 }
 
 /*
+ * Store a record that has been completed; false to look again.
+ *
+ * Its retention begins now, whenever it was received, so one in the sealed
+ * generation, which may be emptied at any time, moves into the current one:
+ * else the next redelivery of a message that took long would be claimed.
+ * That generation stays what it is, sealed and not to be emptied, while this
+ * transaction holds the record's; so the view cannot be too old.
+ */
+static bool
+store_completed(IdemRecord *record)
+{
+	IdemView	view;
+	IdemRecord	moved = *record;
+	IdemKey		key;
+
+	(void) GetCurrentTransactionId();
+	AcceptInvalidationMessages();
+	view = idem_ring_view();
+	if (record->generation != view.previous)
+		return idem_record_update(record);
+
+	if (!idem_record_lock(record))
+		return false;
+	key.consumer_id = DatumGetInt32(record->values[IDEM_CONSUMER_ID]);
+	key.message_id = record->values[IDEM_MESSAGE_ID];
+	if (!idem_generation_insert(view.current, &key, &moved))
+		return idem_record_update(record);
+	return idem_record_delete(record);
+}
+
+/*
  * Complete a two-phase record; false if it is completed already.
  *
  * result: NULL: none; attempt: NULL: not checked.
@@ -142,7 +174,7 @@ idem_call_complete(IdemCall *call, const Datum *result, const int32 *attempt)
 		record.isnull[IDEM_DETAIL] = result == NULL;
 		if (result != NULL)
 			record.values[IDEM_DETAIL] = *result;
-	} while (!idem_record_update(&record));
+	} while (!store_completed(&record));
 
 	return true;
 }
