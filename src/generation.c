@@ -24,8 +24,9 @@
 /* Columns of a generation's key index. */
 #define KEY_COLUMNS 2
 
-static void
-make_scan_keys(ScanKeyData keys[KEY_COLUMNS], const IdemKey *key)
+/* Scan keys for a key, the first two columns of every index that has it. */
+void
+idem_key_scan_keys(ScanKey keys, const IdemKey *key)
 {
 	const IdemCatalog *catalog = idem_catalog();
 	FmgrInfo   *eq = unconstify(FmgrInfo *, &catalog->message_id_eq);
@@ -94,7 +95,7 @@ start_look(Look *look, int generation, const IdemKey *key)
 	if (look->lock != NoLock)
 		LockRelationOid(look->oids->table, look->lock);
 	look->index = index_open(look->oids->key_index, look->lock);
-	make_scan_keys(look->keys, key);
+	idem_key_scan_keys(look->keys, key);
 
 	if (!idem_key_absent(look->index, look->keys, KEY_COLUMNS))
 		return true;
@@ -156,7 +157,7 @@ idem_generation_insert(int generation, const IdemKey *key, IdemRecord *record)
 	ScanKeyData keys[KEY_COLUMNS];
 	bool		won;
 
-	make_scan_keys(keys, key);
+	idem_key_scan_keys(keys, key);
 	record->generation = generation;
 	won = idem_insert_unique(table, record->values, record->isnull,
 							 oids->key_index,
@@ -178,7 +179,7 @@ find_in_generation(Relation table, Relation index, int generation,
 	IndexScanDesc scan;
 	bool		found = false;
 
-	make_scan_keys(keys, key);
+	idem_key_scan_keys(keys, key);
 	scan = idem_index_beginscan(table, index, snapshot, KEY_COLUMNS);
 	index_rescan(scan, keys, KEY_COLUMNS, NULL, 0);
 	if (index_getnext_slot(scan, ForwardScanDirection, slot))

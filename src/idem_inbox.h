@@ -282,6 +282,7 @@ extern bool idem_view_equal(const IdemView *a, const IdemView *b);
 extern IdemProbe idem_generation_probe(int generation, const IdemKey *key,
 									   IdemRecord *record,
 									   TransactionId *pending);
+extern void idem_key_scan_keys(ScanKey keys, const IdemKey *key);
 extern bool idem_generation_find(int generation, const IdemKey *key,
 								 IdemRecord *record);
 extern bool idem_generation_insert(int generation, const IdemKey *key,

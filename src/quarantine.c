@@ -100,12 +100,7 @@ idem_quarantine(const IdemCall *call, const IdemKey *key,
 	ScanKeyData keys[KEY_COLUMNS];
 	bool		done = false;
 
-	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(key->consumer_id));
-	ScanKeyEntryInitializeWithInfo(&keys[1], 0, 2, BTEqualStrategyNumber,
-								   InvalidOid, InvalidOid,
-								   unconstify(FmgrInfo *, &catalog->message_id_eq),
-								   key->message_id);
+	idem_key_scan_keys(keys, key);
 	ScanKeyInit(&keys[2], 3, BTEqualStrategyNumber, F_BYTEAEQ, fingerprint);
 
 	while (!done)
@@ -159,12 +154,7 @@ idem_quarantine_dismiss(const IdemKey *key)
 	List	   *rows;
 	ListCell   *lc;
 
-	ScanKeyInit(&keys[0], 1, BTEqualStrategyNumber, F_INT4EQ,
-				Int32GetDatum(key->consumer_id));
-	ScanKeyEntryInitializeWithInfo(&keys[1], 0, 2, BTEqualStrategyNumber,
-								   InvalidOid, InvalidOid,
-								   unconstify(FmgrInfo *, &catalog->message_id_eq),
-								   key->message_id);
+	idem_key_scan_keys(keys, key);
 	rows = idem_read_rows(table, catalog->quarantine_key_index, keys, 2);
 	foreach(lc, rows)
 	{

@@ -260,11 +260,10 @@ idem_view_equal(const IdemView *a, const IdemView *b)
 IdemView
 idem_view_of_ring(const IdemRing *ring)
 {
-	IdemView	result;
+	IdemView	result = {0};
 	int			before = (ring->current + IDEM_GENERATIONS - 1) % IDEM_GENERATIONS;
 	int			after = (ring->current + 1) % IDEM_GENERATIONS;
 
-	result.version = view_version;
 	result.current = ring->current;
 	result.previous = ring->previous_sealed ? before : -1;
 	result.next = ring->next_open ? after : -1;
@@ -282,9 +281,11 @@ idem_ring_view(void)
 	{
 		Relation	table = table_open(idem_catalog()->ring, AccessShareLock);
 
+		uint64		version = view_version;
+
 		/*
 		 * Valid before it is read: an invalidation that arrives meanwhile
-		 * makes the next caller read again.
+		 * makes the next caller read again, and get another version.
 		 */
 		view_valid = true;
 		PG_TRY();
@@ -293,6 +294,7 @@ idem_ring_view(void)
 
 			idem_ring_read(table, &ring);
 			view = idem_view_of_ring(&ring);
+			view.version = version;
 		}
 		PG_CATCH();
 		{

@@ -106,7 +106,8 @@ kept_by_policy(Search *search, TupleTableSlot *slot, const Interval *retention)
 	/* Time that was not counted does not make a record older. */
 	skipped = idem_ring_skipped_since(search->ring,
 									  DatumGetTimestampTz(received_at));
-	return keep_until + skipped > GetCurrentTimestamp();
+	return TIMESTAMP_NOT_FINITE(keep_until) ||
+		keep_until + skipped > GetCurrentTimestamp();
 }
 
 /*
