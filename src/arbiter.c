@@ -29,8 +29,6 @@
 #include "access/heapam.h"
 #include "access/htup_details.h"
 #include "access/nbtree.h"
-#include "access/sysattr.h"
-#include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "executor/executor.h"
@@ -38,7 +36,6 @@
 #include "pgstat.h"
 #include "storage/bufmgr.h"
 #include "storage/latch.h"
-#include "utils/builtins.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 

@@ -61,53 +61,12 @@ idem_prevent_if_read_only(const char *function)
 }
 
 /*
- * Start a call about a message and a consumer, or a consumer alone.
- *
- * message_argno, consumer_argno: which arguments they are; -1: none is a
- * message id.
- * Errors: 22004 for NULL, 22023 for a bad consumer name, 25006 if the call
- * writes and may not.
- */
-void
-idem_call_start(IdemCall *call, const char *function, FunctionCallInfo fcinfo,
-				int message_argno, int consumer_argno, bool writes)
-{
-	call->function = function;
-	call->message_id = NULL;
-	call->consumer_name = NULL;
-	if (message_argno >= 0 && !PG_ARGISNULL(message_argno))
-		call->message_id = PG_GETARG_TEXT_PP(message_argno);
-	call->context.callback = name_call;
-	call->context.arg = call;
-	call->context.previous = error_context_stack;
-	error_context_stack = &call->context;
-
-	call->consumer_name = idem_consumer_arg(fcinfo, consumer_argno);
-	if (message_argno >= 0 && call->message_id == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("message id must not be null"),
-				 errhint("Pass the id that the producer gave the message.")));
-	if (writes)
-		idem_prevent_if_read_only(function);
-
-	/* As a statement on the tables would, by locking them. */
-	AcceptInvalidationMessages();
-}
-
-void
-idem_call_end(IdemCall *call)
-{
-	error_context_stack = call->context.previous;
-}
-
-/*
  * The argument as a consumer's name.
  *
  * Errors: 22004 for NULL, 22023 if empty or longer than 1024 bytes.
  */
-char *
-idem_consumer_arg(FunctionCallInfo fcinfo, int argno)
+static char *
+consumer_arg(FunctionCallInfo fcinfo, int argno)
 {
 	text	   *name;
 	int			len;
@@ -134,6 +93,47 @@ idem_consumer_arg(FunctionCallInfo fcinfo, int argno)
 						   pg_mbcliplen(VARDATA_ANY(name), len, 40),
 						   VARDATA_ANY(name))));
 	return text_to_cstring(name);
+}
+
+/*
+ * Start a call about a message and a consumer, or a consumer alone.
+ *
+ * message_argno, consumer_argno: which arguments they are; -1: none is a
+ * message id.
+ * Errors: 22004 for NULL, 22023 for a bad consumer name, 25006 if the call
+ * writes and may not.
+ */
+void
+idem_call_start(IdemCall *call, const char *function, FunctionCallInfo fcinfo,
+				int message_argno, int consumer_argno, bool writes)
+{
+	call->function = function;
+	call->message_id = NULL;
+	call->consumer_name = NULL;
+	if (message_argno >= 0 && !PG_ARGISNULL(message_argno))
+		call->message_id = PG_GETARG_TEXT_PP(message_argno);
+	call->context.callback = name_call;
+	call->context.arg = call;
+	call->context.previous = error_context_stack;
+	error_context_stack = &call->context;
+
+	call->consumer_name = consumer_arg(fcinfo, consumer_argno);
+	if (message_argno >= 0 && call->message_id == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("message id must not be null"),
+				 errhint("Pass the id that the producer gave the message.")));
+	if (writes)
+		idem_prevent_if_read_only(function);
+
+	/* As a statement on the tables would, by locking them. */
+	AcceptInvalidationMessages();
+}
+
+void
+idem_call_end(IdemCall *call)
+{
+	error_context_stack = call->context.previous;
 }
 
 static TimestampTz

@@ -172,14 +172,12 @@ idem_generation_insert(int generation, const IdemKey *key, IdemRecord *record)
 /* The record of a key in one generation under a snapshot, no placeholder. */
 static bool
 find_in_generation(Relation table, Relation index, int generation,
-				   const IdemKey *key, Snapshot snapshot, IdemRecord *record)
+				   ScanKey keys, Snapshot snapshot, IdemRecord *record)
 {
 	TupleTableSlot *slot = table_slot_create(table, NULL);
-	ScanKeyData keys[KEY_COLUMNS];
 	IndexScanDesc scan;
 	bool		found = false;
 
-	idem_key_scan_keys(keys, key);
 	scan = idem_index_beginscan(table, index, snapshot, KEY_COLUMNS);
 	index_rescan(scan, keys, KEY_COLUMNS, NULL, 0);
 	if (index_getnext_slot(scan, ForwardScanDirection, slot))
@@ -212,8 +210,8 @@ idem_generation_find(int generation, const IdemKey *key, IdemRecord *record)
 
 	table = table_open(look.oids->table, NoLock);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = find_in_generation(table, look.index, generation, key, snapshot,
-							   record);
+	found = find_in_generation(table, look.index, generation, look.keys,
+							   snapshot, record);
 	UnregisterSnapshot(snapshot);
 	end_look(&look, table);
 
@@ -237,9 +235,11 @@ bool
 idem_record_find(const IdemKey *key, LOCKMODE lockmode, IdemRecord *record)
 {
 	Relation	tables[IDEM_GENERATIONS];
+	ScanKeyData keys[KEY_COLUMNS];
 	Snapshot	snapshot;
 	bool		found = false;
 
+	idem_key_scan_keys(keys, key);
 	for (int i = 0; i < IDEM_GENERATIONS; i++)
 		tables[i] = table_open(idem_catalog()->generations[i].table, lockmode);
 
@@ -251,7 +251,8 @@ idem_record_find(const IdemKey *key, LOCKMODE lockmode, IdemRecord *record)
 		Relation	index = index_open(idem_catalog()->generations[i].key_index,
 									   AccessShareLock);
 
-		found = find_in_generation(tables[i], index, i, key, snapshot, record);
+		found = find_in_generation(tables[i], index, i, keys, snapshot,
+								   record);
 		index_close(index, AccessShareLock);
 	}
 	UnregisterSnapshot(snapshot);

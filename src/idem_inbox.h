@@ -220,7 +220,6 @@ extern void idem_call_start(IdemCall *call, const char *function,
 							int consumer_argno, bool writes);
 extern void idem_call_end(IdemCall *call);
 extern void idem_prevent_if_read_only(const char *function);
-extern char *idem_consumer_arg(FunctionCallInfo fcinfo, int argno);
 extern void idem_patience_arg(FunctionCallInfo fcinfo, int argno,
 							  IdemPatience *patience);
 extern const Interval *idem_interval_arg(FunctionCallInfo fcinfo, int argno,
