@@ -322,6 +322,15 @@ CREATE FUNCTION idem_claim(
 COMMENT ON FUNCTION idem_claim(text, text, bytea, interval) IS
 'claims a message for a consumer in this transaction, which does the work; recorded as completed, since it commits only with the work. fingerprint: digest of the content, see idem_fingerprint(). max_wait: how long to wait for another open transaction that holds the message (0: not at all; NULL: as long as lock_timeout lets it). Errors: 22004 and 22023 for bad arguments, 42704 for an unknown consumer with idem_inbox.auto_register = off, 42501 for another owner''s consumer, 25006 when read-only, 40001 under SERIALIZABLE for a record the snapshot cannot see';
 
+CREATE FUNCTION idem_claim_many(
+	message_ids text[], consumer text,
+	fingerprints bytea[] DEFAULT NULL, max_wait interval DEFAULT NULL,
+	OUT message_id text, OUT outcome idem_outcome
+) RETURNS SETOF record
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_claim_many(text[], text, bytea[], interval) IS
+'claims a batch of messages as idem_claim() would each; one row an element, in the order given; an id that comes twice is claimed, then a duplicate. Claims in key order, so that batches of one consumer that overlap do not deadlock while each transaction claims one. fingerprints: one an element, NULL where unknown. max_wait: for the whole call; 0 reports what others hold as busy. Errors: 22004 for a NULL element, naming its position, 2202E for arrays of several dimensions or of different lengths, else as idem_claim()';
+
 CREATE FUNCTION idem_begin(
 	message_id text, consumer text,
 	fingerprint bytea DEFAULT NULL, lease interval DEFAULT NULL,
@@ -344,6 +353,18 @@ CREATE FUNCTION idem_complete(result jsonb DEFAULT NULL) RETURNS int4
 	LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_complete(jsonb) IS
 'declares the one-transaction claims of this transaction finished and stores the result with them; returns how many they are. Error: 54000 for a result with more than 1000 claims';
+
+CREATE FUNCTION idem_claims(
+	OUT message_id text, OUT consumer text, OUT two_phase bool
+) RETURNS SETOF record
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_claims() IS
+'the claims of this transaction in the order in which they were made, the first 1000; two_phase: by idem_begin()';
+
+CREATE FUNCTION idem_require_claim() RETURNS trigger
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_require_claim() IS
+'trigger, row or statement: refuses a write in a transaction that holds no claim of the consumers named as arguments (none: of any consumer), nor has taken over or completed one of their messages; catches work on a second connection. Error: 55000';
 
 CREATE FUNCTION idem_seen(message_id text, consumer text) RETURNS bool
 	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
@@ -582,6 +603,9 @@ REVOKE ALL ON FUNCTION
 	idem_invalidate(),
 	idem_replace_ring(),
 	idem_claim(text, text, bytea, interval),
+	idem_claim_many(text[], text, bytea[], interval),
+	idem_claims(),
+	idem_require_claim(),
 	idem_begin(text, text, bytea, interval, interval),
 	idem_complete(text, text, jsonb, int4),
 	idem_complete(jsonb),

@@ -33,7 +33,11 @@ name_call(void *arg)
 {
 	IdemCall   *call = (IdemCall *) arg;
 
-	if (call->message_id && call->consumer_name)
+	if (call->position > 0)
+		errcontext("%s for message \"%s\", element %d of message_ids, and consumer \"%s\"",
+				   call->function, printable_id(call->message_id),
+				   call->position, call->consumer_name);
+	else if (call->message_id && call->consumer_name)
 		errcontext("%s for message \"%s\" and consumer \"%s\"",
 				   call->function, printable_id(call->message_id),
 				   call->consumer_name);
@@ -109,6 +113,7 @@ idem_call_start(IdemCall *call, const char *function, FunctionCallInfo fcinfo,
 {
 	call->function = function;
 	call->message_id = NULL;
+	call->position = 0;
 	call->consumer_name = NULL;
 	if (message_argno >= 0 && !PG_ARGISNULL(message_argno))
 		call->message_id = PG_GETARG_TEXT_PP(message_argno);

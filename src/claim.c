@@ -28,21 +28,9 @@ PGDLLEXPORT IdemClaimHook idem_claim_hook = NULL;
 /* A placeholder can be met under a stale view; this often it is an error. */
 #define MAX_STRAYS 10
 
-/* What is to be claimed, and how. */
-typedef struct Claim
-{
-	IdemCall	call;
-	IdemKey		key;
-	IdemConsumer consumer;
-	IdemPatience patience;
-	bytea	   *fingerprint;	/* NULL: unknown */
-	bool		two_phase;
-	const Interval *lease;		/* of a two-phase attempt; NULL: unsaid */
-} Claim;
-
 /* Whether both fingerprints are known and differ. */
 static bool
-content_differs(const Claim *claim, const IdemRecord *record)
+content_differs(const IdemClaim *claim, const IdemRecord *record)
 {
 	bytea	   *known;
 
@@ -57,7 +45,7 @@ content_differs(const Claim *claim, const IdemRecord *record)
 
 /* The outcome for a message that has a record. */
 static IdemOutcome
-outcome_of_record(const Claim *claim, const IdemRecord *record)
+outcome_of_record(const IdemClaim *claim, const IdemRecord *record)
 {
 	if (content_differs(claim, record))
 	{
@@ -116,7 +104,7 @@ look(const IdemView *view, const IdemKey *key, IdemRecord *record,
 
 /* A row of the message's key and nothing else. */
 static void
-make_row(const Claim *claim, TimestampTz received_at,
+make_row(const IdemClaim *claim, TimestampTz received_at,
 		 TimestampTz completed_at, IdemRecord *row)
 {
 	memset(row->isnull, true, sizeof(row->isnull));
@@ -131,7 +119,7 @@ make_row(const Claim *claim, TimestampTz received_at,
 }
 
 static void
-make_record(const Claim *claim, TimestampTz now, IdemRecord *record)
+make_record(const IdemClaim *claim, TimestampTz now, IdemRecord *record)
 {
 	make_row(claim, now, now, record);
 	if (claim->fingerprint != NULL)
@@ -163,7 +151,7 @@ make_record(const Claim *claim, TimestampTz now, IdemRecord *record)
  * order.
  */
 static bool
-insert(const Claim *claim, const IdemView *view, bool placeholder,
+insert(const IdemClaim *claim, const IdemView *view, bool placeholder,
 	   IdemRecord *record)
 {
 	TimestampTz now = GetCurrentTimestamp();
@@ -189,13 +177,46 @@ insert(const Claim *claim, const IdemView *view, bool placeholder,
 	return false;
 }
 
+/* Wait for whoever holds the message; false if patience ran out. */
+static bool
+wait_for(const IdemClaim *claim, TransactionId pending)
+{
+	TimestampTz start = GetCurrentTimestamp();
+	bool		ended = idem_wait_for_xact(pending, &claim->patience);
+
+	idem_tally_add(claim->key.consumer_id, IDEM_COUNT_WAITS, 1);
+	idem_tally_add(claim->key.consumer_id, IDEM_COUNT_WAITED,
+				   Max(0, GetCurrentTimestamp() - start));
+	return ended;
+}
+
+/* Count an answer other than a claim. */
 static IdemOutcome
-claim_message(Claim *claim)
+answer(const IdemClaim *claim, IdemOutcome outcome)
+{
+	static const IdemCount counts[IDEM_OUTCOMES] = {
+		[IDEM_DUPLICATE] = IDEM_COUNT_DUPLICATE,
+		[IDEM_BUSY] = IDEM_COUNT_BUSY,
+		[IDEM_IN_PROGRESS] = IDEM_COUNT_IN_PROGRESS,
+		[IDEM_NEEDS_RECONCILIATION] = IDEM_COUNT_NEEDS_RECONCILIATION,
+		[IDEM_MISMATCH] = IDEM_COUNT_MISMATCH
+	};
+
+	idem_tally_add(claim->key.consumer_id, counts[outcome], 1);
+	return outcome;
+}
+
+/*
+ * Claim a message, or say why not.
+ *
+ * claim: the consumer is looked up, all else is set.
+ */
+IdemOutcome
+idem_claim_message(IdemClaim *claim)
 {
 	IdemRecord	record;
 	int			strays = 0;
 
-	claim->key.message_id = idem_message_id_make(claim->call.message_id);
 	for (;;)
 	{
 		IdemView	view;
@@ -216,10 +237,10 @@ claim_message(Claim *claim)
 		{
 			case IDEM_FOUND:
 				idem_check_serializable(record.xmin);
-				return outcome_of_record(claim, &record);
+				return answer(claim, outcome_of_record(claim, &record));
 			case IDEM_PENDING:
-				if (!idem_wait_for_xact(pending, &claim->patience))
-					return IDEM_BUSY;
+				if (!wait_for(claim, pending))
+					return answer(claim, IDEM_BUSY);
 				continue;
 			case IDEM_NOTHING:
 				break;
@@ -254,31 +275,25 @@ claim_message(Claim *claim)
 
 	if (claim->two_phase)
 		idem_commit_synchronously();
-	else
-		idem_remember_claim(&claim->key);
+	idem_remember_claim(&claim->key, claim->two_phase);
 	return IDEM_CLAIMED;
 }
 
-static Datum
-outcome_datum(IdemOutcome outcome)
+/* An outcome as SQL has it. */
+Datum
+idem_outcome_datum(IdemOutcome outcome)
 {
 	return ObjectIdGetDatum(idem_catalog()->outcomes[outcome]);
 }
 
 /*
- * The argument as a fingerprint; NULL if not given.
+ * Check a fingerprint, and return it.
  *
  * Error: 22023 if it is empty or longer than any digest.
  */
-static bytea *
-fingerprint_arg(FunctionCallInfo fcinfo, int argno)
+bytea *
+idem_check_fingerprint(bytea *fingerprint)
 {
-	bytea	   *fingerprint;
-
-	if (PG_ARGISNULL(argno))
-		return NULL;
-
-	fingerprint = PG_GETARG_BYTEA_PP(argno);
 	if (VARSIZE_ANY_EXHDR(fingerprint) == 0 ||
 		VARSIZE_ANY_EXHDR(fingerprint) > IDEM_MAX_FINGERPRINT_BYTES)
 		ereport(ERROR,
@@ -289,6 +304,14 @@ fingerprint_arg(FunctionCallInfo fcinfo, int argno)
 						   (Size) VARSIZE_ANY_EXHDR(fingerprint)),
 				 errhint("Pass a digest of the content, such as idem_fingerprint(payload).")));
 	return fingerprint;
+}
+
+/* The argument as a fingerprint; NULL if not given. */
+static bytea *
+fingerprint_arg(FunctionCallInfo fcinfo, int argno)
+{
+	return PG_ARGISNULL(argno)
+		? NULL : idem_check_fingerprint(PG_GETARG_BYTEA_PP(argno));
 }
 
 /*
@@ -302,16 +325,17 @@ PG_FUNCTION_INFO_V1(idem_claim);
 Datum
 idem_claim(PG_FUNCTION_ARGS)
 {
-	Claim		claim = {0};
+	IdemClaim	claim = {0};
 	IdemOutcome outcome;
 
 	idem_call_start(&claim.call, "idem_claim()", fcinfo, 0, 1, true);
+	claim.key.message_id = idem_message_id_make(claim.call.message_id);
 	claim.fingerprint = fingerprint_arg(fcinfo, 2);
 	idem_patience_arg(fcinfo, 3, &claim.patience);
-	outcome = claim_message(&claim);
+	outcome = idem_claim_message(&claim);
 	idem_call_end(&claim.call);
 
-	return outcome_datum(outcome);
+	return idem_outcome_datum(outcome);
 }
 
 /*
@@ -324,15 +348,16 @@ PG_FUNCTION_INFO_V1(idem_begin);
 Datum
 idem_begin(PG_FUNCTION_ARGS)
 {
-	Claim		claim = {.two_phase = true};
+	IdemClaim	claim = {.two_phase = true};
 	IdemOutcome outcome;
 
 	idem_call_start(&claim.call, "idem_begin()", fcinfo, 0, 1, true);
+	claim.key.message_id = idem_message_id_make(claim.call.message_id);
 	claim.fingerprint = fingerprint_arg(fcinfo, 2);
 	claim.lease = idem_interval_arg(fcinfo, 3, "lease", 0);
 	idem_patience_arg(fcinfo, 4, &claim.patience);
-	outcome = claim_message(&claim);
+	outcome = idem_claim_message(&claim);
 	idem_call_end(&claim.call);
 
-	return outcome_datum(outcome);
+	return idem_outcome_datum(outcome);
 }

@@ -80,6 +80,13 @@ typedef bool IdemUpdatedIndexes;
 #define idem_lock_held(tag, mode) LockHeldByMe(tag, mode)
 #endif
 
+/* 16 renamed the field. */
+#if PG_VERSION_NUM >= 160000
+#define idem_pgstat_relid(status) ((status)->id)
+#else
+#define idem_pgstat_relid(status) ((status)->t_id)
+#endif
+
 /* 16 can run as the table's owner, which matters for subscriptions only. */
 #if PG_VERSION_NUM >= 160000
 #define idem_execute_truncate(tables, relids, logged) \

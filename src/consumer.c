@@ -161,14 +161,9 @@ check_owner(const char *name, const IdemConsumer *consumer)
 			 : errhint("A superuser can change the owner with idem_register().")));
 }
 
-/*
- * Find a consumer that the current role may act for; false if there is none
- * of this name.
- *
- * Error: 42501 if it belongs to another role.
- */
-bool
-idem_consumer_find(const char *name, IdemConsumer *consumer)
+/* Find a consumer, whoever owns it; false if there is none of this name. */
+static bool
+find_cached(const char *name, IdemConsumer *consumer)
 {
 	CachedConsumer *cached = cache_lookup(name, HASH_FIND);
 
@@ -183,8 +178,31 @@ idem_consumer_find(const char *name, IdemConsumer *consumer)
 	}
 	else
 		*consumer = cached->consumer;
+	return true;
+}
+
+/*
+ * Find a consumer that the current role may act for; false if there is none
+ * of this name.
+ *
+ * Error: 42501 if it belongs to another role.
+ */
+bool
+idem_consumer_find(const char *name, IdemConsumer *consumer)
+{
+	if (!find_cached(name, consumer))
+		return false;
 	check_owner(name, consumer);
 	return true;
+}
+
+/* A consumer's number, whoever owns it; IDEM_NO_CONSUMER: there is none. */
+int32
+idem_consumer_id(const char *name)
+{
+	IdemConsumer consumer;
+
+	return find_cached(name, &consumer) ? consumer.id : IDEM_NO_CONSUMER;
 }
 
 /* The name of a consumer by its number, for the log. */

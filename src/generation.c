@@ -165,6 +165,8 @@ idem_generation_insert(int generation, const IdemKey *key, IdemRecord *record)
 							 ? InvalidOid : oids->unfinished_index,
 							 keys, KEY_COLUMNS, &record->tid);
 	table_close(table, NoLock);
+	if (won && !IDEM_IS_PLACEHOLDER(record))
+		idem_tally_add(key->consumer_id, IDEM_COUNT_STORED + generation, 1);
 
 	return won;
 }
@@ -313,5 +315,8 @@ idem_record_delete(const IdemRecord *record)
 	TM_Result	result = idem_delete_row(table, &tid, true);
 
 	table_close(table, NoLock);
+	if (result == TM_Ok && !IDEM_IS_PLACEHOLDER(record))
+		idem_tally_add(DatumGetInt32(record->values[IDEM_CONSUMER_ID]),
+					   IDEM_COUNT_STORED + record->generation, -1);
 	return result == TM_Ok;
 }

@@ -85,6 +85,25 @@ _PG_init(void)
 							GUC_UNIT_S,
 							NULL, NULL, NULL);
 
+	DefineCustomEnumVariable("idem_inbox.lone_claim",
+							 "What happens if an autocommit statement claims and writes nothing else.",
+							 "The work that follows is outside the claim's transaction then.",
+							 &idem_lone_claim,
+							 WARNING,
+							 idem_lone_claim_options,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("idem_inbox.require_complete",
+							 "Refuses to commit claims that were not declared finished by idem_complete().",
+							 "Catches a handler that swallowed its own error.",
+							 &idem_require_complete,
+							 false,
+							 PGC_USERSET,
+							 0,
+							 NULL, NULL, NULL);
+
 	DefineCustomBoolVariable("idem_inbox.worker",
 							 "Maintains every database that has the extension.",
 							 "It takes shared_preload_libraries, too. If off, call idem_maintain() from a scheduler.",
@@ -98,6 +117,7 @@ _PG_init(void)
 
 	idem_catalog_init();
 	idem_guard_init();
+	idem_stats_init();
 	idem_worker_init();
 }
 

@@ -136,6 +136,36 @@ typedef struct IdemRing
 	TimestampTz sealed_at;		/* DT_NOBEGIN: nothing is sealed */
 } IdemRing;
 
+/*
+ * What is counted of a consumer, see tally.c; first what was answered, then
+ * what was done, which a rollback undoes.
+ */
+typedef enum IdemCount
+{
+	IDEM_COUNT_DUPLICATE,
+	IDEM_COUNT_BUSY,
+	IDEM_COUNT_IN_PROGRESS,
+	IDEM_COUNT_NEEDS_RECONCILIATION,
+	IDEM_COUNT_MISMATCH,
+	IDEM_COUNT_WAITS,			/* for another open transaction */
+	IDEM_COUNT_WAITED,			/* so long in all, in microseconds */
+	IDEM_COUNT_ROLLED_BACK,		/* claims */
+	IDEM_COUNT_CLAIMED,
+	IDEM_COUNT_BEGUN,			/* of these, by idem_begin() */
+	IDEM_COUNT_COMPLETED,		/* two-phase records */
+	IDEM_COUNT_TAKEN_OVER,
+	IDEM_COUNT_ABANDONED,
+	IDEM_COUNT_UNDECLARED,		/* one-transaction claims, not completed */
+	IDEM_COUNT_EMPTIED,			/* generation 0 counts as 1, ... */
+	IDEM_COUNT_STORED,			/* records in generation 0, 1, ..., net */
+	IDEM_COUNTS = IDEM_COUNT_STORED + IDEM_GENERATIONS
+} IdemCount;
+
+#define IDEM_FIRST_EFFECT IDEM_COUNT_CLAIMED
+
+/* What is counted of the ring as a whole; consumers are numbered from 1. */
+#define IDEM_NO_CONSUMER 0
+
 /* OIDs of the extension's objects in this database. */
 typedef struct IdemGenerationOids
 {
@@ -202,8 +232,21 @@ typedef struct IdemCall
 	ErrorContextCallback context;
 	const char *function;
 	text	   *message_id;
+	int			position;		/* in a batch, from 1; 0: there is none */
 	char	   *consumer_name;
 } IdemCall;
+
+/* What is to be claimed, and how. */
+typedef struct IdemClaim
+{
+	IdemCall	call;
+	IdemKey		key;
+	IdemConsumer consumer;
+	IdemPatience patience;
+	bytea	   *fingerprint;	/* NULL: unknown */
+	bool		two_phase;
+	const Interval *lease;		/* of a two-phase attempt; NULL: unsaid */
+} IdemClaim;
 
 /* idem_inbox.c */
 extern bool idem_auto_register;
@@ -238,6 +281,7 @@ extern void idem_catalog_init(void);
 /* message_key.c */
 extern Datum idem_message_id_make(text *message_id);
 extern char *idem_message_id_text(Datum message_id);
+extern int	idem_message_id_compare(Datum a, Datum b);
 
 /* arbiter.c */
 extern bool idem_key_absent(Relation index, ScanKey keys, int nkeys);
@@ -264,6 +308,7 @@ extern bool idem_consumer_find_or_register(const char *name,
 										   const IdemPatience *patience,
 										   IdemConsumer *consumer);
 extern void idem_consumer_forget_all(void);
+extern int32 idem_consumer_id(const char *name);
 extern const char *idem_consumer_name(int32 id);
 extern List *idem_consumers_kept_longer(int64 microseconds);
 
@@ -320,9 +365,26 @@ extern void idem_log_attention(void);
 extern void idem_trim_history(const IdemRing *ring);
 
 /* guard.c */
+extern int	idem_lone_claim;
+extern const struct config_enum_entry idem_lone_claim_options[];
+extern bool idem_require_complete;
 extern void idem_guard_init(void);
-extern void idem_remember_claim(const IdemKey *key);
+extern void idem_remember_claim(const IdemKey *key, bool two_phase);
 extern void idem_commit_synchronously(void);
+
+/* tally.c */
+extern void idem_tally_add(int32 consumer_id, IdemCount what, int64 n);
+extern int64 idem_tally_get(const int32 *consumer_id, IdemCount what);
+extern void idem_tally_declare(void);
+extern void idem_tally_end_sub(bool committed, SubTransactionId subid,
+							   SubTransactionId parent);
+extern void idem_tally_end(bool committed);
+
+/* stats.c */
+extern void idem_stats_init(void);
+extern void idem_stats_add(int32 consumer_id, const int64 *counts);
+extern void idem_stats_claim_ended(const IdemKey *key, bool committed);
+extern void idem_stats_emptied(int generation);
 
 /* maintain.c */
 extern const char *idem_maintain_step(void);
@@ -335,6 +397,9 @@ extern bool idem_survivors_unchanged(int generation,
 extern void idem_truncate(Relation table);
 
 /* claim.c */
+extern bytea *idem_check_fingerprint(bytea *fingerprint);
+extern IdemOutcome idem_claim_message(IdemClaim *claim);
+extern Datum idem_outcome_datum(IdemOutcome outcome);
 typedef void (*IdemClaimHook) (const char *point);
 extern PGDLLEXPORT IdemClaimHook idem_claim_hook;
 

@@ -113,6 +113,7 @@ idem_takeover(PG_FUNCTION_ARGS)
 		{
 			/* Lost in a fail-over, it would let another one act, too. */
 			idem_commit_synchronously();
+			idem_tally_add(consumer.id, IDEM_COUNT_TAKEN_OVER, 1);
 			idem_call_end(&call);
 			PG_RETURN_INT32(attempt + 1);
 		}
@@ -143,6 +144,7 @@ idem_call_abandon(IdemCall *call, const int32 *attempt)
 			return false;
 	} while (!idem_record_delete(&record));
 
+	idem_tally_add(consumer.id, IDEM_COUNT_ABANDONED, 1);
 	return true;
 }
 

@@ -269,6 +269,8 @@ take_step(IdemRing *ring, bool *view_changed)
 			ring->previous_age = 0;
 			ring->sealed_at = DT_NOBEGIN;
 			*view_changed = true;
+			idem_tally_add(IDEM_NO_CONSUMER, IDEM_COUNT_EMPTIED,
+						   view.previous + 1);
 			return "emptied";
 	}
 	pg_unreachable();

@@ -255,11 +255,11 @@ compare_word(const char *a, const char *b)
  * Every claim compares some thirty times on its way down the index, where a
  * call of memcmp() costs more than the comparison.
  */
-static int
-compare(FunctionCallInfo fcinfo)
+int
+idem_message_id_compare(Datum datum_a, Datum datum_b)
 {
-	bytea	   *id_a = plain_id(PG_GETARG_DATUM(0));
-	bytea	   *id_b = plain_id(PG_GETARG_DATUM(1));
+	bytea	   *id_a = plain_id(datum_a);
+	bytea	   *id_b = plain_id(datum_b);
 	const char *a = VARDATA_ANY(id_a);
 	const char *b = VARDATA_ANY(id_b);
 	int			len_a = VARSIZE_ANY_EXHDR(id_a);
@@ -283,11 +283,17 @@ compare(FunctionCallInfo fcinfo)
 	if (cmp == 0)
 		cmp = len_a - len_b;
 
-	if (unlikely((Pointer) id_a != PG_GETARG_POINTER(0)))
+	if (unlikely((Pointer) id_a != DatumGetPointer(datum_a)))
 		pfree(id_a);
-	if (unlikely((Pointer) id_b != PG_GETARG_POINTER(1)))
+	if (unlikely((Pointer) id_b != DatumGetPointer(datum_b)))
 		pfree(id_b);
 	return cmp;
+}
+
+static int
+compare(FunctionCallInfo fcinfo)
+{
+	return idem_message_id_compare(PG_GETARG_DATUM(0), PG_GETARG_DATUM(1));
 }
 
 PG_FUNCTION_INFO_V1(idem_message_id_cmp);

@@ -176,6 +176,7 @@ idem_call_complete(IdemCall *call, const Datum *result, const int32 *attempt)
 			record.values[IDEM_DETAIL] = *result;
 	} while (!store_completed(&record));
 
+	idem_tally_add(consumer.id, IDEM_COUNT_COMPLETED, 1);
 	return true;
 }
 

@@ -42,6 +42,8 @@ sub new_node
 	$node->append_conf('postgresql.conf',
 		"shared_preload_libraries = 'idem_inbox'")
 	  if $opt{preload};
+	# The tests claim in autocommit, over and over.
+	$node->append_conf('postgresql.conf', 'idem_inbox.lone_claim = off');
 	$node->append_conf('postgresql.conf', $_) foreach @{ $opt{conf} // [] };
 	if ($opt{start} // 1)
 	{
