@@ -68,46 +68,21 @@ deleted_by_its_inserter(TupleTableSlot *slot)
 }
 
 /*
- * Whether the index certainly has no entry with these key values: the usual
- * case, at half the cost of an index scan.  This is how _bt_check_unique()
- * looks before an insertion, down to the leaf, without a scan descriptor.
- * Any entry, dead or alive, and a search that would have to go on to the next
- * page make it false.
+ * What a row that a dirty snapshot has returned means to those who want its
+ * key; IDEM_NOTHING: nothing.
  */
-bool
-idem_key_absent(Relation index, ScanKey keys, int nkeys)
+static IdemProbe
+judge_row(const SnapshotData *dirty, TupleTableSlot *slot,
+		  TransactionId *pending)
 {
-	BTScanInsert key = _bt_mkscankey(index, NULL);
-	BTInsertStateData state = {.itup_key = key};
-	BTStack		stack;
-	bool		absent = true;
+	/* The snapshot reports on the row that was just returned. */
+	if (!TransactionIdIsValid(dirty->xmin))
+		return IDEM_FOUND;
+	if (deleted_by_its_inserter(slot))
+		return IDEM_NOTHING;
 
-	/* Without a row's place in it, the key stands for any row's. */
-	_bt_metaversion(index, &key->heapkeyspace, &key->allequalimage);
-	key->keysz = nkeys;
-	key->anynullkeys = false;
-	for (int i = 0; i < nkeys; i++)
-	{
-		key->scankeys[i].sk_argument = keys[i].sk_argument;
-		key->scankeys[i].sk_flags &= ~SK_ISNULL;
-	}
-	stack = idem_bt_search(index, key, &state.buf);
-
-	/* An empty index has no root page yet. */
-	if (BufferIsValid(state.buf))
-	{
-		Page		page = BufferGetPage(state.buf);
-		OffsetNumber offset = _bt_binsrch_insert(index, &state);
-
-		if (offset > PageGetMaxOffsetNumber(page))
-			absent = P_RIGHTMOST(BTPageGetOpaque(page));
-		else
-			absent = _bt_compare(index, key, page, offset) != 0;
-		_bt_relbuf(index, state.buf);
-	}
-	_bt_freestack(stack);
-	pfree(key);
-	return absent;
+	*pending = dirty->xmin;
+	return IDEM_PENDING;
 }
 
 /*
@@ -138,34 +113,46 @@ idem_probe_unique(Relation table, Relation index, ScanKey keys, int nkeys,
 	SnapshotData dirty;
 	IndexScanDesc scan;
 
-
 	InitDirtySnapshot(dirty);
 	scan = idem_index_beginscan(table, index, &dirty, nkeys);
 	index_rescan(scan, keys, nkeys, NULL, 0);
-	while (index_getnext_slot(scan, ForwardScanDirection, slot))
+	while (result != IDEM_FOUND &&
+		   index_getnext_slot(scan, ForwardScanDirection, slot))
 	{
-		/* The snapshot reports on the row that was just returned. */
-		TransactionId inserter = dirty.xmin;
+		IdemProbe	row;
 
 		if (except && ItemPointerEquals(except, &slot->tts_tid))
 			continue;
 
-		if (TransactionIdIsValid(inserter))
-		{
-			if (!deleted_by_its_inserter(slot))
-			{
-				*pending = inserter;
-				result = IDEM_PENDING;
-			}
-			continue;
-		}
-
-		if (found)
+		row = judge_row(&dirty, slot, pending);
+		if (row != IDEM_NOTHING)
+			result = row;
+		if (row == IDEM_FOUND && found)
 			*found = ExecCopySlotHeapTuple(slot);
-		result = IDEM_FOUND;
-		break;
 	}
 	index_endscan(scan);
+	ExecDropSingleTupleTableSlot(slot);
+
+	return result;
+}
+
+/*
+ * As idem_probe_unique(), for the place that a search has found; only
+ * IDEM_NOTHING is no answer, there may be other places by now.
+ */
+IdemProbe
+idem_probe_place(Relation table, const IdemSearch *search, HeapTuple *found,
+				 TransactionId *pending)
+{
+	IdemProbe	result = IDEM_NOTHING;
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	SnapshotData dirty;
+
+	InitDirtySnapshot(dirty);
+	if (idem_search_fetch(search, table, &dirty, slot))
+		result = judge_row(&dirty, slot, pending);
+	if (result == IDEM_FOUND)
+		*found = ExecCopySlotHeapTuple(slot);
 	ExecDropSingleTupleTableSlot(slot);
 
 	return result;
@@ -210,7 +197,7 @@ insert_other_entry(Relation table, Relation index, HeapTuple tuple)
  */
 static bool
 insert_arbiter_entry(Relation table, Relation index, ScanKey keys, int nkeys,
-					 HeapTuple tuple)
+					 ItemPointer tid)
 {
 	/* A B-tree wants to know no more of it. */
 	IndexInfo	info = {
@@ -222,8 +209,30 @@ insert_arbiter_entry(Relation table, Relation index, ScanKey keys, int nkeys,
 
 	for (int i = 0; i < nkeys; i++)
 		values[i] = keys[i].sk_argument;
-	return index_insert(index, values, isnull, &tuple->t_self, table,
+	return index_insert(index, values, isnull, tid, table,
 						UNIQUE_CHECK_PARTIAL, false, &info);
+}
+
+/*
+ * Add a row's entry to the arbiter; false if another live row has its key,
+ * and the caller has to give way and look again, to see what it lost to.
+ */
+bool
+idem_enter_unique(Relation table, Relation index, ScanKey keys, int nkeys,
+				  ItemPointer tid)
+{
+	TransactionId pending;
+
+	if (insert_arbiter_entry(table, index, keys, nkeys, tid))
+		return true;
+
+	/*
+	 * The index also reports what the loser of another race left behind, so
+	 * look: an entry that arrived before ours is visible by now, one that
+	 * arrives later sees ours.
+	 */
+	return idem_probe_unique(table, index, keys, nkeys, tid, NULL,
+							 &pending) == IDEM_NOTHING;
 }
 
 /*
@@ -254,7 +263,8 @@ insert_entries(Relation table, HeapTuple tuple, Oid skipped_index,
 
 		index = index_open(oid, RowExclusiveLock);
 		if (oid == arbiter)
-			unique = insert_arbiter_entry(table, index, keys, nkeys, tuple);
+			unique = idem_enter_unique(table, index, keys, nkeys,
+									   &tuple->t_self);
 		else if (index->rd_index->indisready &&
 				 (updated == NULL || IDEM_INDEX_UPDATED(*updated, index)))
 			insert_other_entry(table, index, tuple);
@@ -291,22 +301,7 @@ idem_insert_unique(Relation table, Datum *values, bool *isnull,
 	won = insert_entries(table, tuple, skipped_index, arbiter, keys, nkeys,
 						 NULL);
 	if (!won)
-	{
-		/*
-		 * The index also reports what the loser of another race left behind,
-		 * so look: an entry that arrived before ours is visible by now, one
-		 * that arrives later sees ours.
-		 */
-		Relation	index = index_open(arbiter, AccessShareLock);
-		TransactionId pending;
-
-		won = idem_probe_unique(table, index, keys, nkeys, tid, NULL,
-								&pending) == IDEM_NOTHING;
-		index_close(index, AccessShareLock);
-
-		if (!won)
-			idem_delete_row(table, tid, true);
-	}
+		idem_delete_row(table, tid, true);
 	heap_freetuple(tuple);
 
 	return won;

@@ -27,6 +27,24 @@ typedef struct Element
 	Datum		key;			/* its idem_message_id */
 } Element;
 
+typedef struct Batch
+{
+	IdemClaim	claim;			/* what all have in common */
+	int			n;
+	Datum	   *ids;			/* as given */
+	bytea	  **fingerprints;	/* as given; NULL: there are none */
+	Element    *elements;		/* in key order */
+	IdemOutcome *outcomes;		/* in the order given */
+	IdemRun    *run;
+} Batch;
+
+static bytea *
+fingerprint_of(const Batch *batch, const Element *element)
+{
+	return batch->fingerprints != NULL
+		? batch->fingerprints[element->position] : NULL;
+}
+
 /*
  * The elements of an array argument, or NULL for a NULL argument.
  *
@@ -93,32 +111,88 @@ sort_batch(IdemCall *call, Datum *ids, bool *isnull, int n)
 	return elements;
 }
 
-/* Claim the batch; returns the outcomes in the order given. */
-static IdemOutcome *
-claim_batch(IdemClaim *claim, const Element *elements, const Datum *ids,
-			bytea **fingerprints, int n)
+/*
+ * Claim those that come next in key order, up to the first that is not new;
+ * returns how many were claimed.
+ */
+static int
+claim_new_ones(Batch *batch, int first)
 {
-	IdemOutcome *outcomes = palloc(n * sizeof(IdemOutcome));
+	IdemClaim  *claim = &batch->claim;
+	IdemRun    *run = batch->run;
+	bytea	   *fingerprints[IDEM_RUN_LENGTH];
+	int			claimed;
+
+	if (!idem_consumer_find_or_register(claim->call.consumer_name,
+										&claim->patience, &claim->consumer))
+		return 0;
+
+	/* An id that comes again is no new one any more. */
+	for (int i = first; i < batch->n && run->length < IDEM_RUN_LENGTH; i++)
+	{
+		const Element *element = &batch->elements[i];
+
+		if (i > first &&
+			idem_message_id_compare(element->key, element[-1].key) == 0)
+			break;
+		fingerprints[run->length] = fingerprint_of(batch, element);
+		run->keys[run->length].consumer_id = claim->consumer.id;
+		run->keys[run->length].message_id = element->key;
+		run->length++;
+	}
+	claimed = idem_claim_run(claim, run, fingerprints);
+	for (int i = 0; i < claimed; i++)
+		batch->outcomes[batch->elements[first + i].position] = IDEM_CLAIMED;
+	idem_run_clear(run);
+
+	return claimed;
+}
+
+/* Claim one message the careful way. */
+static void
+claim_one(Batch *batch, const Element *element)
+{
+	IdemClaim  *claim = &batch->claim;
+
+	claim->call.message_id = DatumGetTextPP(batch->ids[element->position]);
+	claim->call.position = element->position + 1;
+	claim->key.message_id = element->key;
+	claim->fingerprint = fingerprint_of(batch, element);
+	batch->outcomes[element->position] = idem_claim_message(claim);
+	claim->call.position = 0;
+	claim->call.message_id = NULL;
+}
+
+/*
+ * Claim the batch.
+ *
+ * Where messages turn out not to be new, the next ones probably are not
+ * either, and trying would cost a search each; so it is tried less and less.
+ */
+static void
+claim_batch(Batch *batch)
+{
 	MemoryContext context = AllocSetContextCreate(CurrentMemoryContext,
-												  "idem_claim_many element",
+												  "idem_claim_many run",
 												  ALLOCSET_DEFAULT_SIZES);
 	MemoryContext old_context = MemoryContextSwitchTo(context);
+	int			pause = 1;
 
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < batch->n;)
 	{
-		int			position = elements[i].position;
+		int			claimed = claim_new_ones(batch, i);
 
-		claim->call.message_id = DatumGetTextPP(ids[position]);
-		claim->call.position = position + 1;
-		claim->key.message_id = elements[i].key;
-		claim->fingerprint = fingerprints ? fingerprints[position] : NULL;
-		outcomes[position] = idem_claim_message(claim);
+		pause = claimed > 0 ? 1 : Min(2 * pause, IDEM_RUN_LENGTH);
+		i += claimed;
+		for (int careful = 0; careful < pause && i < batch->n; careful++)
+		{
+			MemoryContextReset(context);
+			claim_one(batch, &batch->elements[i++]);
+		}
 		MemoryContextReset(context);
 	}
 	MemoryContextSwitchTo(old_context);
 	MemoryContextDelete(context);
-
-	return outcomes;
 }
 
 /*
@@ -164,32 +238,32 @@ Datum
 idem_claim_many(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	IdemClaim	claim = {0};
-	Datum	   *ids;
+	Batch		batch = {0};
+	IdemClaim  *claim = &batch.claim;
 	bool	   *isnull;
-	int			n;
-	bytea	  **fingerprints;
-	Element    *elements;
-	IdemOutcome *outcomes;
 
 	InitMaterializedSRF(fcinfo, 0);
-	idem_call_start(&claim.call, "idem_claim_many()", fcinfo, -1, 1, true);
-	ids = array_arg(fcinfo, 0, "message_ids", TEXTOID, &isnull, &n);
-	if (ids == NULL)
+	idem_call_start(&claim->call, "idem_claim_many()", fcinfo, -1, 1, true);
+	batch.ids = array_arg(fcinfo, 0, "message_ids", TEXTOID, &isnull, &batch.n);
+	if (batch.ids == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("message_ids must not be null"),
 				 errhint("Pass an empty array for no messages.")));
-	fingerprints = fingerprints_arg(fcinfo, 2, n);
-	idem_patience_arg(fcinfo, 3, &claim.patience);
+	batch.fingerprints = fingerprints_arg(fcinfo, 2, batch.n);
+	idem_patience_arg(fcinfo, 3, &claim->patience);
 
-	elements = sort_batch(&claim.call, ids, isnull, n);
-	outcomes = claim_batch(&claim, elements, ids, fingerprints, n);
-	idem_call_end(&claim.call);
+	batch.elements = sort_batch(&claim->call, batch.ids, isnull, batch.n);
+	batch.outcomes = palloc(batch.n * sizeof(IdemOutcome));
+	batch.run = idem_run_create();
+	claim_batch(&batch);
+	idem_call_end(&claim->call);
 
-	for (int i = 0; i < n; i++)
+	for (int i = 0; i < batch.n; i++)
 	{
-		Datum		values[] = {ids[i], idem_outcome_datum(outcomes[i])};
+		Datum		values[] = {
+			batch.ids[i], idem_outcome_datum(batch.outcomes[i])
+		};
 		bool		nulls[lengthof(values)] = {0};
 
 		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,

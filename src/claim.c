@@ -279,6 +279,55 @@ idem_claim_message(IdemClaim *claim)
 	return IDEM_CLAIMED;
 }
 
+/*
+ * Claim a run of messages that nobody has claimed; returns how many of the
+ * first ones are claimed now.  The one after them needs idem_claim_message(),
+ * to find out why not.
+ *
+ * claim: all but key, fingerprint and lease is set; one-transaction claims.
+ * fingerprints: of the run's messages, NULL where unknown.
+ *
+ * The steps are those of idem_claim_message().  Only the usual case is served:
+ * no next generation is open, and nobody is in the way.
+ */
+int
+idem_claim_run(IdemClaim *claim, IdemRun *run, bytea *const *fingerprints)
+{
+	IdemView	view = idem_ring_view();
+	IdemView	latest;
+	IdemRecord	records[IDEM_RUN_LENGTH];
+	TimestampTz now;
+	int			won;
+
+	if (view.next >= 0)
+		return 0;
+	if (view.previous >= 0)
+		idem_run_keep_absent(run, view.previous);
+	idem_run_keep_absent(run, view.current);
+	if (run->length == 0)
+		return 0;
+	AT_POINT("looked");
+
+	(void) GetCurrentTransactionId();
+	AcceptInvalidationMessages();
+	latest = idem_ring_view();
+	if (!idem_view_equal(&view, &latest))
+		return 0;
+	AT_POINT("view");
+
+	now = GetCurrentTimestamp();
+	for (int i = 0; i < run->length; i++)
+	{
+		claim->key = run->keys[i];
+		claim->fingerprint = fingerprints[i];
+		make_record(claim, now, &records[i]);
+	}
+	won = idem_run_insert(run, view.current, records);
+	for (int i = 0; i < won; i++)
+		idem_remember_claim(&run->keys[i], false);
+	return won;
+}
+
 /* An outcome as SQL has it. */
 Datum
 idem_outcome_datum(IdemOutcome outcome)

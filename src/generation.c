@@ -21,9 +21,6 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
-/* Columns of a generation's key index. */
-#define KEY_COLUMNS 2
-
 /* Scan keys for a key, the first two columns of every index that has it. */
 void
 idem_key_scan_keys(ScanKey keys, const IdemKey *key)
@@ -73,7 +70,9 @@ typedef struct Look
 	const IdemGenerationOids *oids;
 	LOCKMODE	lock;
 	Relation	index;
-	ScanKeyData keys[KEY_COLUMNS];
+	ScanKeyData keys[IDEM_KEY_COLUMNS];
+	IdemSearch	search;
+	IdemEntries entries;
 } Look;
 
 /*
@@ -97,9 +96,12 @@ start_look(Look *look, int generation, const IdemKey *key)
 	look->index = index_open(look->oids->key_index, look->lock);
 	idem_key_scan_keys(look->keys, key);
 
-	if (!idem_key_absent(look->index, look->keys, KEY_COLUMNS))
+	idem_search_begin(&look->search, look->index);
+	look->entries = idem_search(&look->search, look->keys, IDEM_KEY_COLUMNS, false);
+	if (look->entries != IDEM_NO_ENTRY)
 		return true;
 
+	idem_search_end(&look->search);
 	index_close(look->index, look->lock);
 	if (look->lock != NoLock)
 		UnlockRelationOid(look->oids->table, look->lock);
@@ -113,6 +115,7 @@ start_look(Look *look, int generation, const IdemKey *key)
 static void
 end_look(Look *look, Relation table)
 {
+	idem_search_end(&look->search);
 	index_close(look->index, look->lock);
 	table_close(table, look->lock);
 }
@@ -130,14 +133,17 @@ idem_generation_probe(int generation, const IdemKey *key,
 	Look		look;
 	Relation	table;
 	HeapTuple	tuple;
-	IdemProbe	probe;
+	IdemProbe	probe = IDEM_NOTHING;
 
 	if (!start_look(&look, generation, key))
 		return IDEM_NOTHING;
 
 	table = table_open(look.oids->table, NoLock);
-	probe = idem_probe_unique(table, look.index, look.keys, KEY_COLUMNS, NULL,
-							  &tuple, pending);
+	if (look.entries == IDEM_ONE_ENTRY)
+		probe = idem_probe_place(table, &look.search, &tuple, pending);
+	if (probe == IDEM_NOTHING)
+		probe = idem_probe_unique(table, look.index, look.keys, IDEM_KEY_COLUMNS,
+								  NULL, &tuple, pending);
 	if (probe == IDEM_FOUND)
 		idem_record_read(table, tuple, generation, record);
 	end_look(&look, table);
@@ -154,7 +160,7 @@ idem_generation_insert(int generation, const IdemKey *key, IdemRecord *record)
 {
 	const IdemGenerationOids *oids = &idem_catalog()->generations[generation];
 	Relation	table = table_open(oids->table, RowExclusiveLock);
-	ScanKeyData keys[KEY_COLUMNS];
+	ScanKeyData keys[IDEM_KEY_COLUMNS];
 	bool		won;
 
 	idem_key_scan_keys(keys, key);
@@ -163,12 +169,21 @@ idem_generation_insert(int generation, const IdemKey *key, IdemRecord *record)
 							 oids->key_index,
 							 record->isnull[IDEM_COMPLETED_AT]
 							 ? InvalidOid : oids->unfinished_index,
-							 keys, KEY_COLUMNS, &record->tid);
+							 keys, IDEM_KEY_COLUMNS, &record->tid);
 	table_close(table, NoLock);
 	if (won && !IDEM_IS_PLACEHOLDER(record))
 		idem_tally_add(key->consumer_id, IDEM_COUNT_STORED + generation, 1);
 
 	return won;
+}
+
+/* Take a found row apart; false if it is no record, but a placeholder. */
+static bool
+read_found(Relation table, TupleTableSlot *slot, int generation,
+		   IdemRecord *record)
+{
+	idem_record_read(table, copy_row(table, slot), generation, record);
+	return !IDEM_IS_PLACEHOLDER(record);
 }
 
 /* The record of a key in one generation under a snapshot, no placeholder. */
@@ -180,16 +195,29 @@ find_in_generation(Relation table, Relation index, int generation,
 	IndexScanDesc scan;
 	bool		found = false;
 
-	scan = idem_index_beginscan(table, index, snapshot, KEY_COLUMNS);
-	index_rescan(scan, keys, KEY_COLUMNS, NULL, 0);
+	scan = idem_index_beginscan(table, index, snapshot, IDEM_KEY_COLUMNS);
+	index_rescan(scan, keys, IDEM_KEY_COLUMNS, NULL, 0);
 	if (index_getnext_slot(scan, ForwardScanDirection, slot))
-	{
-		idem_record_read(table, copy_row(table, slot), generation, record);
-		found = !IDEM_IS_PLACEHOLDER(record);
-	}
+		found = read_found(table, slot, generation, record);
 	index_endscan(scan);
 	ExecDropSingleTupleTableSlot(slot);
 
+	return found;
+}
+
+/*
+ * As find_in_generation(), for the place that a search has found; only true
+ * is an answer, there may be other places by now.
+ */
+static bool
+find_at_place(Relation table, const IdemSearch *search, int generation,
+			  Snapshot snapshot, IdemRecord *record)
+{
+	TupleTableSlot *slot = table_slot_create(table, NULL);
+	bool		found = idem_search_fetch(search, table, snapshot, slot) &&
+	read_found(table, slot, generation, record);
+
+	ExecDropSingleTupleTableSlot(slot);
 	return found;
 }
 
@@ -212,8 +240,11 @@ idem_generation_find(int generation, const IdemKey *key, IdemRecord *record)
 
 	table = table_open(look.oids->table, NoLock);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
-	found = find_in_generation(table, look.index, generation, look.keys,
-							   snapshot, record);
+	found = (look.entries == IDEM_ONE_ENTRY &&
+			 find_at_place(table, &look.search, generation, snapshot,
+						   record)) ||
+		find_in_generation(table, look.index, generation, look.keys, snapshot,
+						   record);
 	UnregisterSnapshot(snapshot);
 	end_look(&look, table);
 
@@ -237,7 +268,7 @@ bool
 idem_record_find(const IdemKey *key, LOCKMODE lockmode, IdemRecord *record)
 {
 	Relation	tables[IDEM_GENERATIONS];
-	ScanKeyData keys[KEY_COLUMNS];
+	ScanKeyData keys[IDEM_KEY_COLUMNS];
 	Snapshot	snapshot;
 	bool		found = false;
 

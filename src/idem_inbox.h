@@ -51,6 +51,9 @@ typedef enum IdemOutcome
 
 #define IDEM_OUTCOMES (IDEM_MISMATCH + 1)
 
+/* Columns of a generation's key index. */
+#define IDEM_KEY_COLUMNS 2
+
 /* What a record's place in an index is found by. */
 typedef struct IdemKey
 {
@@ -99,6 +102,34 @@ typedef enum IdemProbe
 	IDEM_FOUND,					/* a committed row, or this transaction's */
 	IDEM_PENDING				/* another open transaction's row */
 } IdemProbe;
+
+/* How many entries an index has for a key. */
+typedef enum IdemEntries
+{
+	IDEM_NO_ENTRY,				/* certainly */
+	IDEM_ONE_ENTRY,				/* as of the search */
+	IDEM_SOME_ENTRIES			/* or it takes a scan to tell */
+} IdemEntries;
+
+/* Searches in one index, one after the other. */
+typedef struct IdemSearch
+{
+	Relation	index;
+	BTScanInsert key;
+	Buffer		leaf;			/* where the last one ended, pinned */
+	ItemPointerData place;		/* of the row, if there is one entry */
+} IdemSearch;
+
+/* So many messages are claimed at once, at most. */
+#define IDEM_RUN_LENGTH 128
+
+/* New messages of one consumer, in key order, each once. */
+typedef struct IdemRun
+{
+	int			length;
+	IdemKey		keys[IDEM_RUN_LENGTH];
+	TupleTableSlot *slots[IDEM_RUN_LENGTH];
+} IdemRun;
 
 /*
  * The generations that a claim deals with; -1: there is none. Backends read
@@ -283,12 +314,23 @@ extern Datum idem_message_id_make(text *message_id);
 extern char *idem_message_id_text(Datum message_id);
 extern int	idem_message_id_compare(Datum a, Datum b);
 
+/* search.c */
+extern void idem_search_begin(IdemSearch *search, Relation index);
+extern IdemEntries idem_search(IdemSearch *search, ScanKey keys, int nkeys,
+							   bool ascending);
+extern bool idem_search_fetch(const IdemSearch *search, Relation table,
+							  Snapshot snapshot, TupleTableSlot *slot);
+extern void idem_search_end(IdemSearch *search);
+
 /* arbiter.c */
-extern bool idem_key_absent(Relation index, ScanKey keys, int nkeys);
 extern IdemProbe idem_probe_unique(Relation table, Relation index,
 								   ScanKey keys, int nkeys,
 								   ItemPointer except, HeapTuple *found,
 								   TransactionId *pending);
+extern IdemProbe idem_probe_place(Relation table, const IdemSearch *search,
+								  HeapTuple *found, TransactionId *pending);
+extern bool idem_enter_unique(Relation table, Relation index, ScanKey keys,
+							  int nkeys, ItemPointer tid);
 extern bool idem_insert_unique(Relation table, Datum *values, bool *isnull,
 							   Oid arbiter, Oid skipped_index,
 							   ScanKey keys, int nkeys, ItemPointer tid);
@@ -338,6 +380,12 @@ extern bool idem_record_find(const IdemKey *key, LOCKMODE lockmode,
 extern bool idem_record_lock(const IdemRecord *record);
 extern bool idem_record_update(IdemRecord *record);
 extern bool idem_record_delete(const IdemRecord *record);
+
+/* run.c */
+extern IdemRun *idem_run_create(void);
+extern void idem_run_clear(IdemRun *run);
+extern void idem_run_keep_absent(IdemRun *run, int generation);
+extern int	idem_run_insert(IdemRun *run, int generation, IdemRecord *records);
 
 /* record.c */
 extern bool idem_call_find(IdemCall *call, LOCKMODE lockmode,
@@ -399,6 +447,8 @@ extern void idem_truncate(Relation table);
 /* claim.c */
 extern bytea *idem_check_fingerprint(bytea *fingerprint);
 extern IdemOutcome idem_claim_message(IdemClaim *claim);
+extern int	idem_claim_run(IdemClaim *claim, IdemRun *run,
+						   bytea *const *fingerprints);
 extern Datum idem_outcome_datum(IdemOutcome outcome);
 typedef void (*IdemClaimHook) (const char *point);
 extern PGDLLEXPORT IdemClaimHook idem_claim_hook;

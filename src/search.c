@@ -1,0 +1,165 @@
+/*-------------------------------------------------------------------------
+ *
+ * search.c
+ *	  What a unique B-tree says of a key, without an index scan.
+ *
+ * An index scan costs as much again as the descent to the leaf, and most
+ * searches end there: there is no entry, or exactly one.  So this looks as
+ * _bt_check_unique() does before an insertion.  Whatever takes more than one
+ * look at one leaf page is left to an index scan.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "idem_inbox.h"
+
+#include "access/nbtree.h"
+#include "access/relscan.h"
+#include "storage/bufmgr.h"
+
+/* Start searching an index; ended by idem_search_end(). */
+void
+idem_search_begin(IdemSearch *search, Relation index)
+{
+	BTScanInsert key = _bt_mkscankey(index, NULL);
+
+	/* Without a row's place in it, the key stands for any row's. */
+	_bt_metaversion(index, &key->heapkeyspace, &key->allequalimage);
+	key->anynullkeys = false;
+	search->index = index;
+	search->key = key;
+	search->leaf = InvalidBuffer;
+}
+
+/*
+ * Whether the leaf of the search before is this key's, too; it is locked then.
+ *
+ * The key is greater than that one's, and a page never loses the low end of
+ * its range while somebody who needs its contents is around: a split moves
+ * the high end away, and a deleted page says so.
+ */
+static bool
+lock_same_leaf(IdemSearch *search)
+{
+	Page		page;
+	BTPageOpaque opaque;
+
+	if (!BufferIsValid(search->leaf))
+		return false;
+
+	_bt_lockbuf(search->index, search->leaf, BT_READ);
+	page = BufferGetPage(search->leaf);
+	opaque = BTPageGetOpaque(page);
+	if (P_ISLEAF(opaque) && !P_IGNORE(opaque) &&
+		(P_RIGHTMOST(opaque) ||
+		 _bt_compare(search->index, search->key, page, P_HIKEY) <= 0))
+		return true;
+
+	_bt_unlockbuf(search->index, search->leaf);
+	return false;
+}
+
+/* Descend to the key's leaf and lock it; false if the index is empty. */
+static bool
+lock_leaf(IdemSearch *search)
+{
+	BTStack		stack;
+
+	if (BufferIsValid(search->leaf))
+		ReleaseBuffer(search->leaf);
+	stack = idem_bt_search(search->index, search->key, &search->leaf);
+	_bt_freestack(stack);
+
+	/* An empty index has no root page yet. */
+	return BufferIsValid(search->leaf);
+}
+
+/* What the locked leaf has of the key. */
+static IdemEntries
+read_leaf(IdemSearch *search)
+{
+	Relation	index = search->index;
+	BTScanInsert key = search->key;
+	Page		page = BufferGetPage(search->leaf);
+	BTPageOpaque opaque = BTPageGetOpaque(page);
+	BTInsertStateData state = {.itup_key = key,.buf = search->leaf};
+	OffsetNumber offset = _bt_binsrch_insert(index, &state);
+	OffsetNumber last = PageGetMaxOffsetNumber(page);
+	ItemId		item;
+	IndexTuple	entry;
+
+	/* What equals the high key may go on, on the next page. */
+	if (offset > last)
+		return P_RIGHTMOST(opaque) || _bt_compare(index, key, page, P_HIKEY) != 0
+			? IDEM_NO_ENTRY : IDEM_SOME_ENTRIES;
+	if (_bt_compare(index, key, page, offset) != 0)
+		return IDEM_NO_ENTRY;
+
+	item = PageGetItemId(page, offset);
+	entry = (IndexTuple) PageGetItem(page, item);
+	if (ItemIdIsDead(item) || BTreeTupleIsPosting(entry) ||
+		(offset < last
+		 ? _bt_compare(index, key, page, OffsetNumberNext(offset)) == 0
+		 : !P_RIGHTMOST(opaque) &&
+		 _bt_compare(index, key, page, P_HIKEY) == 0))
+		return IDEM_SOME_ENTRIES;
+
+	search->place = entry->t_tid;
+	return IDEM_ONE_ENTRY;
+}
+
+/*
+ * Search for a key.
+ *
+ * ascending: it is greater than the key of the search before, if any.
+ *
+ * On IDEM_ONE_ENTRY, search->place is where its row lies.  The leaf stays
+ * pinned until the next search, so that VACUUM does not give that place to
+ * another row.
+ */
+IdemEntries
+idem_search(IdemSearch *search, ScanKey keys, int nkeys, bool ascending)
+{
+	IdemEntries entries;
+
+	search->key->keysz = nkeys;
+	for (int i = 0; i < nkeys; i++)
+	{
+		search->key->scankeys[i].sk_argument = keys[i].sk_argument;
+		search->key->scankeys[i].sk_flags &= ~SK_ISNULL;
+	}
+
+	if (!(ascending && lock_same_leaf(search)) && !lock_leaf(search))
+		return IDEM_NO_ENTRY;
+	entries = read_leaf(search);
+	_bt_unlockbuf(search->index, search->leaf);
+
+	return entries;
+}
+
+void
+idem_search_end(IdemSearch *search)
+{
+	if (BufferIsValid(search->leaf))
+		ReleaseBuffer(search->leaf);
+	pfree(search->key);
+}
+
+/*
+ * The row at the place that a search found, in the first version that the
+ * snapshot takes; false if it takes none.  There may be others elsewhere then,
+ * that have come since the search.
+ */
+bool
+idem_search_fetch(const IdemSearch *search, Relation table, Snapshot snapshot,
+				  TupleTableSlot *slot)
+{
+	IndexFetchTableData *fetch = table_index_fetch_begin(table);
+	ItemPointerData place = search->place;
+	bool		call_again = false;
+	bool		found;
+
+	found = table_index_fetch_tuple(fetch, &place, snapshot, slot, &call_again,
+									NULL);
+	table_index_fetch_end(fetch);
+	return found;
+}
