@@ -400,6 +400,15 @@ CREATE FUNCTION idem_takeover(
 COMMENT ON FUNCTION idem_takeover(text, text, interval) IS
 'after an attempt''s lease ran out: exactly one caller gets the next attempt number, the fencing token of its further calls; the others, and a call without such an attempt, get NULL. Committed synchronously. lease: of the new attempt (NULL: the consumer''s, else idem_inbox.lease). Errors: as idem_claim()';
 
+CREATE FUNCTION idem_takeover_next(
+	consumer text, how_many int4 DEFAULT 1, lease interval DEFAULT NULL,
+	OUT message_id text, OUT attempt int4, OUT received_at timestamptz,
+	OUT claimed_by jsonb
+) RETURNS SETOF record
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_takeover_next(text, int4, interval) IS
+'for a reconciler: takes over up to how_many half-done records whose lease ran out, oldest first, each for one caller, skipping what others hold; attempt: the fencing token, claimed_by: who left it half-done. Committed synchronously. lease: as in idem_takeover(). Errors: 22004 and 22023 for a bad how_many, else as idem_claim()';
+
 CREATE FUNCTION idem_abandon(
 	message_id text, consumer text, attempt int4 DEFAULT NULL
 ) RETURNS bool
@@ -616,6 +625,7 @@ REVOKE ALL ON FUNCTION
 	idem_result(text, text),
 	idem_extend(text, text, interval, int4),
 	idem_takeover(text, text, interval),
+	idem_takeover_next(text, int4, interval),
 	idem_abandon(text, text, int4),
 	idem_resolve(text, text, text),
 	idem_attention_after(),

@@ -399,6 +399,9 @@ extern bool idem_call_complete(IdemCall *call, const Datum *result,
 extern bool idem_call_forget(IdemCall *call);
 
 /* lease.c */
+extern void idem_record_take_over(IdemRecord *record, int32 attempt,
+								  const Interval *lease,
+								  const IdemConsumer *consumer);
 extern bool idem_call_abandon(IdemCall *call, const int32 *attempt);
 
 /* quarantine.c */

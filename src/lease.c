@@ -63,6 +63,24 @@ idem_extend(PG_FUNCTION_ARGS)
 }
 
 /*
+ * Make the record the caller's attempt; to be stored.
+ *
+ * lease: NULL: the consumer's, else the setting's.
+ */
+void
+idem_record_take_over(IdemRecord *record, int32 attempt, const Interval *lease,
+					  const IdemConsumer *consumer)
+{
+	record->values[IDEM_ATTEMPT] = Int32GetDatum(attempt);
+	record->values[IDEM_LEASE_UNTIL] =
+		TimestampTzGetDatum(idem_lease_end(lease, consumer,
+										   GetCurrentTimestamp()));
+	record->isnull[IDEM_LEASE_UNTIL] = false;
+	record->values[IDEM_DETAIL] = idem_describe_caller();
+	record->isnull[IDEM_DETAIL] = false;
+}
+
+/*
  * idem_takeover(message_id text, consumer text, lease interval) → int
  *
  * After the lease ran out: the next attempt number for one caller, NULL for
@@ -102,13 +120,7 @@ idem_takeover(PG_FUNCTION_ARGS)
 		attempt = DatumGetInt32(record.values[IDEM_ATTEMPT]);
 		if (!idem_record_lock(&record))
 			continue;
-		record.values[IDEM_ATTEMPT] = Int32GetDatum(attempt + 1);
-		record.values[IDEM_LEASE_UNTIL] =
-			TimestampTzGetDatum(idem_lease_end(lease, &consumer,
-											   GetCurrentTimestamp()));
-		record.isnull[IDEM_LEASE_UNTIL] = false;
-		record.values[IDEM_DETAIL] = idem_describe_caller();
-		record.isnull[IDEM_DETAIL] = false;
+		idem_record_take_over(&record, attempt + 1, lease, &consumer);
 		if (idem_record_update(&record))
 		{
 			/* Lost in a fail-over, it would let another one act, too. */

@@ -1,7 +1,7 @@
-# Eight clients claim, begin, complete, abandon, forget and redeliver the same
-# few hundred messages, with rollbacks and savepoints, while the ring turns.  Every
-# message is processed exactly once within its retention, and every record in
-# progress survives.
+# Eight clients claim, alone and in batches, begin, complete, abandon, forget
+# and redeliver the same few hundred messages, with rollbacks and savepoints,
+# while the ring turns.  Every message is processed exactly once within its
+# retention, and every record in progress survives.
 #
 # What happened is written down in the transactions that did it: a row in
 # "event" for each effect, taken from a sequence while the message's record is
@@ -45,6 +45,15 @@ BEGIN
 			IF idem_claim(message, 'ledger.book') <> 'claimed' THEN
 				RETURN;
 			END IF;
+		WHEN 'batch' THEN	-- this message and the nine after it
+			INSERT INTO event (message_id, what, received_at)
+			SELECT b.message_id, 'claim', s.received_at
+			FROM idem_claim_many(ARRAY(SELECT 'm-' || ltrim(message, 'm-')::int + i
+									   FROM generate_series(0, 9) i),
+								 'ledger.book') b,
+				 idem_status(b.message_id, 'ledger.book') s
+			WHERE b.outcome = 'claimed';
+			RETURN;
 		WHEN 'begin' THEN
 			IF idem_begin(message, 'ledger.book') <> 'claimed' THEN
 				RETURN;
@@ -73,7 +82,7 @@ $$;
 
 -- A client's choice: 1 to 100.
 CREATE FUNCTION choice(dice int) RETURNS text LANGUAGE sql AS $$
-	SELECT CASE WHEN dice <= 50 THEN 'claim' WHEN dice <= 70 THEN 'begin'
+	SELECT CASE WHEN dice <= 35 THEN 'claim' WHEN dice <= 50 THEN 'batch' WHEN dice <= 70 THEN 'begin'
 				WHEN dice <= 88 THEN 'complete' WHEN dice <= 97 THEN 'abandon'
 				ELSE 'forget' END
 $$;
