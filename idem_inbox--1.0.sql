@@ -504,6 +504,14 @@ CREATE FUNCTION idem_cloudevent_id(cloudevent jsonb) RETURNS text
 COMMENT ON FUNCTION idem_cloudevent_id(jsonb) IS
 'the message id of a CloudEvent: source and id as a JSON array, which together identify the event (CloudEvents 1.0, "id"). Error: 22023 if either is missing or empty';
 
+CREATE FUNCTION idem_import(
+	message_id text, consumer text,
+	received_at timestamptz DEFAULT NULL, fingerprint bytea DEFAULT NULL
+) RETURNS bool
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_import(text, text, timestamptz, bytea) IS
+'brings a record of another inbox, as completed: SELECT idem_import(...) FROM old_inbox; true: brought, false: the message has a record already, which stays. Consumers need not stop; a claim of the message waits until the import commits. received_at: when the message was received (NULL or in the future: now); the record is kept for the retention from now on. Errors: 22008 if received_at is infinite, else as idem_claim()';
+
 CREATE FUNCTION idem_register(
 	consumer text, retention interval DEFAULT NULL,
 	lease interval DEFAULT NULL, owner name DEFAULT NULL
@@ -621,6 +629,7 @@ REVOKE ALL ON FUNCTION
 	idem_seen(text, text),
 	idem_status(text, text),
 	idem_forget(text, text),
+	idem_import(text, text, timestamptz, bytea),
 	idem_register(text, interval, interval, name),
 	idem_result(text, text),
 	idem_extend(text, text, interval, int4),

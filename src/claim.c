@@ -47,6 +47,9 @@ content_differs(const IdemClaim *claim, const IdemRecord *record)
 static IdemOutcome
 outcome_of_record(const IdemClaim *claim, const IdemRecord *record)
 {
+	/* Whatever it is, it is newer than an imported one. */
+	if (claim->imported)
+		return IDEM_DUPLICATE;
 	if (content_differs(claim, record))
 	{
 		idem_quarantine(&claim->call, &claim->key,
@@ -121,7 +124,9 @@ make_row(const IdemClaim *claim, TimestampTz received_at,
 static void
 make_record(const IdemClaim *claim, TimestampTz now, IdemRecord *record)
 {
-	make_row(claim, now, now, record);
+	TimestampTz since = claim->imported ? claim->received_at : now;
+
+	make_row(claim, since, since, record);
 	if (claim->fingerprint != NULL)
 	{
 		record->values[IDEM_FINGERPRINT] = PointerGetDatum(claim->fingerprint);
@@ -190,7 +195,7 @@ wait_for(const IdemClaim *claim, TransactionId pending)
 	return ended;
 }
 
-/* Count an answer other than a claim. */
+/* Count an answer other than a claim, unless nobody asked. */
 static IdemOutcome
 answer(const IdemClaim *claim, IdemOutcome outcome)
 {
@@ -202,7 +207,8 @@ answer(const IdemClaim *claim, IdemOutcome outcome)
 		[IDEM_MISMATCH] = IDEM_COUNT_MISMATCH
 	};
 
-	idem_tally_add(claim->key.consumer_id, counts[outcome], 1);
+	if (!claim->imported)
+		idem_tally_add(claim->key.consumer_id, counts[outcome], 1);
 	return outcome;
 }
 
@@ -275,7 +281,8 @@ idem_claim_message(IdemClaim *claim)
 
 	if (claim->two_phase)
 		idem_commit_synchronously();
-	idem_remember_claim(&claim->key, claim->two_phase);
+	if (!claim->imported)
+		idem_remember_claim(&claim->key, claim->two_phase);
 	return IDEM_CLAIMED;
 }
 

@@ -277,6 +277,8 @@ typedef struct IdemClaim
 	bytea	   *fingerprint;	/* NULL: unknown */
 	bool		two_phase;
 	const Interval *lease;		/* of a two-phase attempt; NULL: unsaid */
+	bool		imported;		/* a record of another inbox, no claim */
+	TimestampTz received_at;	/* of an imported record */
 } IdemClaim;
 
 /* idem_inbox.c */
