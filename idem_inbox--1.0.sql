@@ -607,6 +607,55 @@ COMMENT ON VIEW idem_generation IS
 'the ring''s generations: role (current, next, previous, spare), since when, the age that counts towards retention, rows (estimated) and bytes; for the one that the next maintenance step changes, that step and what it waits for';
 GRANT SELECT ON idem_generation TO pg_monitor;
 
+--
+-- Counters, in shared memory
+--
+CREATE FUNCTION idem_stats_rows(
+	OUT consumer_id int4,
+	OUT claimed int8, OUT rolled_back int8, OUT duplicate int8, OUT busy int8,
+	OUT in_progress int8, OUT needs_reconciliation int8, OUT mismatch int8,
+	OUT waits int8, OUT waited_ms float8,
+	OUT completed int8, OUT taken_over int8, OUT abandoned int8,
+	OUT expired int8, OUT last_claim timestamptz, OUT since timestamptz
+) RETURNS SETOF record
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL SAFE;
+COMMENT ON FUNCTION idem_stats_rows() IS
+'the counters behind the view idem_stats, by the consumer''s number';
+
+CREATE VIEW idem_stats AS
+	SELECT c.name AS consumer,
+		   s.claimed, s.rolled_back, s.duplicate, s.busy, s.in_progress,
+		   s.needs_reconciliation, s.mismatch, s.waits, s.waited_ms,
+		   s.completed, s.taken_over, s.abandoned, s.expired,
+		   s.last_claim, s.since
+	FROM idem_stats_rows() s
+		 LEFT JOIN idem_consumer c ON c.consumer_id OPERATOR(pg_catalog.=) s.consumer_id
+	WHERE c.name IS NOT NULL OR s.consumer_id IS NULL;
+COMMENT ON VIEW idem_stats IS
+'counters per consumer of this database, since the server''s start or idem_stats_reset(). Empty unless the library is in shared_preload_libraries. claimed: committed claims; rolled_back: claims that were not; duplicate to mismatch: answers given; waits, waited_ms: for other open transactions; completed, taken_over, abandoned: of two-phase records; expired: records of these claims that went with their generation. A transaction counts when it ends, a prepared one when it is prepared. consumer NULL: all that found no place in idem_inbox.max_consumers, of all databases';
+
+CREATE FUNCTION idem_failing_rows(
+	OUT consumer_id int4, OUT message_id idem_message_id,
+	OUT times int8, OUT first_at timestamptz, OUT last_at timestamptz
+) RETURNS SETOF record
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL SAFE;
+COMMENT ON FUNCTION idem_failing_rows() IS
+'the list behind the view idem_failing, by the consumer''s number';
+
+CREATE VIEW idem_failing AS
+	SELECT c.name AS consumer, f.message_id, f.times, f.first_at, f.last_at
+	FROM idem_failing_rows() f
+		 JOIN idem_consumer c ON c.consumer_id OPERATOR(pg_catalog.=) f.consumer_id;
+COMMENT ON VIEW idem_failing IS
+'messages whose claims were rolled back, and not committed since: times, first and last. A handler that always fails shows here. Empty unless the library is in shared_preload_libraries; the idem_inbox.max_failing messages that failed most often, since the server''s start or idem_stats_reset()';
+
+GRANT SELECT ON idem_stats, idem_failing TO pg_monitor;
+
+CREATE FUNCTION idem_stats_reset(consumer text DEFAULT NULL) RETURNS void
+	AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION idem_stats_reset(text) IS
+'counts from zero for a consumer, or with NULL for all of this database, and forgets its rows of idem_failing. Errors: 42501 for another owner''s consumer, and for all of them to others than the extension''s owner, 42704 for an unknown consumer';
+
 CREATE FUNCTION idem_version() RETURNS text
 	AS 'MODULE_PATHNAME' LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE;
 COMMENT ON FUNCTION idem_version() IS
@@ -644,6 +693,12 @@ REVOKE ALL ON FUNCTION
 	idem_cloudevent_id(jsonb),
 	idem_maintain(),
 	idem_next_step(),
+	idem_stats_rows(),
+	idem_failing_rows(),
+	idem_stats_reset(text),
 	idem_version()
 FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION idem_next_step(), idem_attention_after() TO pg_monitor;
+GRANT EXECUTE ON FUNCTION
+	idem_next_step(), idem_attention_after(),
+	idem_stats_rows(), idem_failing_rows()
+TO pg_monitor;

@@ -35,6 +35,7 @@ typedef struct RememberedClaim
 static RememberedClaim *remembered = NULL;
 static int	nremembered = 0;
 static int	max_remembered = 0;
+static Oid	consumers = InvalidOid; /* the table that numbers them */
 static bool commit_synchronously = false;
 
 /* Settings: LOG levels, 0 being off. */
@@ -73,6 +74,7 @@ idem_remember_claim(const IdemKey *key, bool two_phase)
 		remembered = repalloc(remembered,
 							  max_remembered * sizeof(RememberedClaim));
 	}
+	consumers = idem_catalog()->consumer;
 	claim = &remembered[nremembered];
 	claim->subid = GetCurrentSubTransactionId();
 	claim->two_phase = two_phase;
@@ -100,7 +102,7 @@ forget_since(SubTransactionId subid)
 	{
 		RememberedClaim *claim = &remembered[--nremembered];
 
-		idem_stats_claim_ended(&claim->key, false);
+		idem_failing_claim_ended(consumers, &claim->key, false);
 		pfree(DatumGetPointer(claim->key.message_id));
 	}
 }
@@ -241,7 +243,7 @@ static void
 end_claims(bool committed)
 {
 	for (int i = 0; i < nremembered; i++)
-		idem_stats_claim_ended(&remembered[i].key, committed);
+		idem_failing_claim_ended(consumers, &remembered[i].key, committed);
 	idem_tally_end(committed);
 
 	/* The memory goes with TopTransactionContext. */

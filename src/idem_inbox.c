@@ -113,11 +113,13 @@ _PG_init(void)
 							 0,
 							 NULL, NULL, NULL);
 
+	/* It has settings, too. */
+	idem_stats_init();
+
 	MarkGUCPrefixReserved("idem_inbox");
 
 	idem_catalog_init();
 	idem_guard_init();
-	idem_stats_init();
 	idem_worker_init();
 }
 

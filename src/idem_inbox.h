@@ -20,6 +20,7 @@
 #include "nodes/pg_list.h"
 #include "storage/itemptr.h"
 #include "storage/lockdefs.h"
+#include "storage/lwlock.h"
 #include "utils/relcache.h"
 #include "utils/timestamp.h"
 
@@ -186,10 +187,13 @@ typedef enum IdemCount
 	IDEM_COUNT_COMPLETED,		/* two-phase records */
 	IDEM_COUNT_TAKEN_OVER,
 	IDEM_COUNT_ABANDONED,
-	IDEM_COUNT_UNDECLARED,		/* one-transaction claims, not completed */
-	IDEM_COUNT_EMPTIED,			/* generation 0 counts as 1, ... */
 	IDEM_COUNT_STORED,			/* records in generation 0, 1, ..., net */
-	IDEM_COUNTS = IDEM_COUNT_STORED + IDEM_GENERATIONS
+	IDEM_SHARED_COUNTS = IDEM_COUNT_STORED + IDEM_GENERATIONS,
+
+	/* for the transaction itself */
+	IDEM_COUNT_UNDECLARED = IDEM_SHARED_COUNTS, /* claims, not completed */
+	IDEM_COUNT_EMPTIED,			/* generation 0 counts as 1, ... */
+	IDEM_COUNTS
 } IdemCount;
 
 #define IDEM_FIRST_EFFECT IDEM_COUNT_CLAIMED
@@ -435,9 +439,17 @@ extern void idem_tally_end(bool committed);
 
 /* stats.c */
 extern void idem_stats_init(void);
-extern void idem_stats_add(int32 consumer_id, const int64 *counts);
-extern void idem_stats_claim_ended(const IdemKey *key, bool committed);
-extern void idem_stats_emptied(int generation);
+extern void idem_stats_add(Oid consumers, int32 consumer_id,
+						   const int64 *counts);
+extern void idem_stats_emptied(Oid consumers, int generation);
+
+/* failing.c */
+extern void idem_failing_init(void);
+extern Size idem_failing_size(void);
+extern void idem_failing_start(LWLock *lock);
+extern void idem_failing_claim_ended(Oid consumers, const IdemKey *key,
+									 bool committed);
+extern void idem_failing_forget(Oid consumers, const int32 *consumer_id);
 
 /* maintain.c */
 extern const char *idem_maintain_step(void);

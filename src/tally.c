@@ -24,6 +24,7 @@
 typedef struct Tally
 {
 	SubTransactionId subid;
+	Oid			consumers;		/* the table that numbers them */
 	int32		consumer_id;
 	int64		counts[IDEM_COUNTS];
 } Tally;
@@ -67,6 +68,7 @@ idem_tally_add(int32 consumer_id, IdemCount what, int64 n)
 		tally = &tallies[ntallies++];
 		memset(tally, 0, sizeof(Tally));
 		tally->subid = subid;
+		tally->consumers = idem_catalog()->consumer;
 		tally->consumer_id = consumer_id;
 	}
 	tally->counts[what] += n;
@@ -159,9 +161,11 @@ idem_tally_end(bool committed)
 		if (!committed)
 			undo(tally);
 		if (tally->counts[IDEM_COUNT_EMPTIED] > 0)
-			idem_stats_emptied((int) tally->counts[IDEM_COUNT_EMPTIED] - 1);
+			idem_stats_emptied(tally->consumers,
+							   (int) tally->counts[IDEM_COUNT_EMPTIED] - 1);
 		if (tally->consumer_id != IDEM_NO_CONSUMER)
-			idem_stats_add(tally->consumer_id, tally->counts);
+			idem_stats_add(tally->consumers, tally->consumer_id,
+						   tally->counts);
 	}
 
 	/* The memory goes with TopTransactionContext. */
