@@ -71,6 +71,14 @@ array_arg(FunctionCallInfo fcinfo, int argno, const char *name, Oid type,
 	return elements;
 }
 
+/* Say in errors which element they are about; ids NULL: none. */
+static void
+name_element(IdemCall *call, const Datum *ids, int position)
+{
+	call->message_id = ids != NULL ? DatumGetTextPP(ids[position]) : NULL;
+	call->position = position + 1;
+}
+
 /* By key; those of one key as they came. */
 static int
 compare_elements(const void *a, const void *b)
@@ -100,13 +108,11 @@ sort_batch(IdemCall *call, Datum *ids, bool *isnull, int n)
 					 errmsg("message id must not be null"),
 					 errdetail("Element %d of message_ids is null.", i + 1),
 					 errhint("Pass the id that the producer gave the message.")));
-		call->message_id = DatumGetTextPP(ids[i]);
-		call->position = i + 1;
+		name_element(call, ids, i);
 		elements[i].position = i;
 		elements[i].key = idem_message_id_make(call->message_id);
-		call->position = 0;
-		call->message_id = NULL;
 	}
+	name_element(call, NULL, -1);
 	qsort(elements, n, sizeof(Element), compare_elements);
 	return elements;
 }
@@ -154,13 +160,11 @@ claim_one(Batch *batch, const Element *element)
 {
 	IdemClaim  *claim = &batch->claim;
 
-	claim->call.message_id = DatumGetTextPP(batch->ids[element->position]);
-	claim->call.position = element->position + 1;
+	name_element(&claim->call, batch->ids, element->position);
 	claim->key.message_id = element->key;
 	claim->fingerprint = fingerprint_of(batch, element);
 	batch->outcomes[element->position] = idem_claim_message(claim);
-	claim->call.position = 0;
-	claim->call.message_id = NULL;
+	name_element(&claim->call, NULL, -1);
 }
 
 /*
@@ -202,27 +206,32 @@ claim_batch(Batch *batch)
  * Errors: 2202E if they are not as many, 22023 for what is no fingerprint.
  */
 static bytea **
-fingerprints_arg(FunctionCallInfo fcinfo, int argno, int n)
+fingerprints_arg(FunctionCallInfo fcinfo, int argno, Batch *batch)
 {
+	IdemCall   *call = &batch->claim.call;
 	bool	   *isnull;
-	int			nelements;
+	int			n;
 	Datum	   *elements = array_arg(fcinfo, argno, "fingerprints", BYTEAOID,
-									 &isnull, &nelements);
+									 &isnull, &n);
 	bytea	  **fingerprints;
 
 	if (elements == NULL)
 		return NULL;
-	if (nelements != n)
+	if (n != batch->n)
 		ereport(ERROR,
 				(errcode(ERRCODE_ARRAY_SUBSCRIPT_ERROR),
 				 errmsg("there must be as many fingerprints as message ids"),
-				 errdetail("There are %d fingerprints and %d message ids.",
-						   nelements, n)));
+				 errdetail("Fingerprints: %d, message ids: %d.",
+						   n, batch->n)));
 
 	fingerprints = palloc(n * sizeof(bytea *));
 	for (int i = 0; i < n; i++)
+	{
+		name_element(call, batch->ids, i);
 		fingerprints[i] = isnull[i]
 			? NULL : idem_check_fingerprint(DatumGetByteaPP(elements[i]));
+	}
+	name_element(call, NULL, -1);
 	return fingerprints;
 }
 
@@ -250,10 +259,10 @@ idem_claim_many(PG_FUNCTION_ARGS)
 				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
 				 errmsg("message_ids must not be null"),
 				 errhint("Pass an empty array for no messages.")));
-	batch.fingerprints = fingerprints_arg(fcinfo, 2, batch.n);
+	batch.elements = sort_batch(&claim->call, batch.ids, isnull, batch.n);
+	batch.fingerprints = fingerprints_arg(fcinfo, 2, &batch);
 	idem_patience_arg(fcinfo, 3, &claim->patience);
 
-	batch.elements = sort_batch(&claim->call, batch.ids, isnull, batch.n);
 	batch.outcomes = palloc(batch.n * sizeof(IdemOutcome));
 	batch.run = idem_run_create();
 	claim_batch(&batch);

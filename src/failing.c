@@ -32,7 +32,8 @@ typedef struct FailingKey
 	Oid			consumers;
 	int32		consumer_id;
 	int32		length;
-	char		message_id[IDEM_MAX_ID_BYTES + 4];	/* zero-padded, and aligned */
+	char		message_id[IDEM_MAX_ID_BYTES + 4];	/* zero-padded, and
+													 * aligned */
 } FailingKey;
 
 typedef struct Failing

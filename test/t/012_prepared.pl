@@ -103,5 +103,25 @@ is( $node->safe_psql(
 	SELECT idem_complete('m-4', 'inventory.reserve', attempt => 1)}),
 	"in_progress\nt", 'phase one through a prepared transaction');
 
+# What must be completed, must be before it is prepared.
+my ($ret, $out, $err) = $node->psql(
+	'postgres', q{
+	SET idem_inbox.require_complete = on;
+	BEGIN;
+	SELECT idem_claim('m-5', 'inventory.reserve');
+	PREPARE TRANSACTION 'not completed'});
+like($err, qr/transaction did not complete 1 claim/, 'not completed');
+$node->safe_psql(
+	'postgres', q{
+	SET idem_inbox.require_complete = on;
+	BEGIN;
+	SELECT idem_claim('m-5', 'inventory.reserve');
+	SELECT idem_complete();
+	PREPARE TRANSACTION 'completed';
+	COMMIT PREPARED 'completed'});
+is( $node->safe_psql(
+		'postgres', q{SELECT idem_claim('m-5', 'inventory.reserve')}),
+	'duplicate', 'completed');
+
 $node->stop;
 done_testing();

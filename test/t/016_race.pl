@@ -28,7 +28,7 @@ my $message = q{
 };
 
 # in one statement, in a transaction that may roll back, after a savepoint,
-# with a bounded wait
+# with a bounded wait, in a batch
 my %scripts = (
 	'statement@4' => $message . q{
 	WITH claim AS MATERIALIZED
@@ -68,6 +68,14 @@ my %scripts = (
 		  SELECT idem_claim(:m::text, 'consumer-' || :c, max_wait => '1 ms')
 		  RETURNING outcome)
 	INSERT INTO effect SELECT :m::text, 'consumer-' || :c FROM claim
+	WHERE outcome = 'claimed';
+},
+	'batch@2' => $message . q{
+	WITH claim AS MATERIALIZED
+		 (SELECT * FROM idem_claim_many(ARRAY[(:m + 1)::text, :m::text, (:m - 1)::text],
+										'consumer-' || :c)),
+		 outcomes AS (INSERT INTO outcome SELECT outcome FROM claim)
+	INSERT INTO effect SELECT message_id, 'consumer-' || :c FROM claim
 	WHERE outcome = 'claimed';
 },
 	'begin@1' => $message . q{
