@@ -441,6 +441,7 @@ idem_read_rows(Relation table, Oid index, ScanKey keys, int nkeys)
 bool
 idem_wait_for_xact(TransactionId xid, const IdemPatience *patience)
 {
+	static uint32 wait_event = 0;
 	long		pause = 1;
 
 	if (!patience->bounded)
@@ -459,7 +460,8 @@ idem_wait_for_xact(TransactionId xid, const IdemPatience *patience)
 
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 Min(left, pause), PG_WAIT_EXTENSION);
+						 Min(left, pause),
+						 idem_wait_event(&wait_event, "IdemInboxClaim"));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 		pause = Min(pause * 2, MAX_POLL_MS);

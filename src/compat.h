@@ -16,6 +16,7 @@
 #include "storage/lmgr.h"
 #include "storage/lock.h"
 #include "storage/procarray.h"
+#include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000
 #error "idem_inbox needs PostgreSQL 15 or later"
@@ -78,6 +79,14 @@ typedef bool IdemUpdatedIndexes;
 #define idem_lock_held(tag, mode) LockHeldByMe(tag, mode, false)
 #else
 #define idem_lock_held(tag, mode) LockHeldByMe(tag, mode)
+#endif
+
+/* From 17 on an extension's waits have names, given once in a backend. */
+#if PG_VERSION_NUM >= 170000
+#define idem_wait_event(number, name) \
+	(*(number) != 0 ? *(number) : (*(number) = WaitEventExtensionNew(name)))
+#else
+#define idem_wait_event(number, name) ((void) (number), PG_WAIT_EXTENSION)
 #endif
 
 /* 16 renamed the field. */

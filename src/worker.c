@@ -293,6 +293,7 @@ go_round(MemoryContext context)
 void
 idem_launcher_main(Datum arg)
 {
+	uint32		wait_event = 0;
 	double		last_round = monotonic_ms();
 	HASHCTL		failures_info = {
 		.keysize = sizeof(Oid),
@@ -335,7 +336,8 @@ idem_launcher_main(Datum arg)
 							   : "idem_inbox.worker is off");
 		(void) WaitLatch(MyLatch,
 						 WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-						 (long) left + 1, PG_WAIT_EXTENSION);
+						 (long) left + 1,
+						 idem_wait_event(&wait_event, "IdemInboxLauncher"));
 		ResetLatch(MyLatch);
 		CHECK_FOR_INTERRUPTS();
 		ProcessCatchupInterrupt();

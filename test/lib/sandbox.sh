@@ -17,6 +17,9 @@
 # The packages that any build needs; the server's are found below.
 sandbox_packages="gcc libc6-dev make"
 
+# Modules for Node.js, installed in the sandbox.
+sandbox_npm=""
+
 # What of the caller's environment or "make" command line goes inside.
 sandbox_keep="CI TERM COPT PG_CONFIG TESTS REGRESS ISOLATION PROVE_TESTS STRESS_SECONDS"
 
@@ -41,6 +44,15 @@ is_installed()
 {
     dpkg-query -W -f '${db:Status-Status}\n' "$1" 2>/dev/null |
         grep -qx installed
+}
+
+# is_there PACKAGE or COMMAND=PACKAGE
+is_there()
+{
+    case $1 in
+        *=*) command -v "${1%%=*}" >/dev/null ;;
+        *) is_installed "$1" ;;
+    esac
 }
 
 # apt_install PACKAGE...: installs packages without asking anything.
@@ -73,6 +85,7 @@ install_server()
 # another server, PostgreSQL: the newest one that is there, else the one of
 # this Debian release.  Sets PG_CONFIG.  In a package's name % stands for the
 # server's major version; such a package is left out where there is none.
+# COMMAND=PACKAGE is for a command that may also have come from elsewhere.
 install_missing()
 {
     local package major='' missing='' server='' updated=''
@@ -99,8 +112,8 @@ install_missing()
     fi
 
     for package in $sandbox_packages "$@"; do
-        [[ $package == *%* ]] || is_installed "$package" ||
-            missing="$missing $package"
+        [[ $package == *%* ]] || is_there "$package" ||
+            missing="$missing ${package#*=}"
     done
     if [ -n "$server$missing" ] && [ -z "$updated" ]; then
         as_root apt-get -qq update >&2
@@ -152,6 +165,12 @@ sandbox_enter()
         --exclude=./results --exclude='./tmp_check*' . |
         "${as[@]}" tar -C "$sandbox/src" -xf -
 
+    # By the caller, whose settings say where from.
+    if [ -n "$sandbox_npm" ]; then
+        npm install --prefix "$sandbox" --no-audit --no-fund \
+            --loglevel=error $sandbox_npm >&2 || die "could not npm install"
+    fi
+
     for name in $sandbox_keep; do
         if [ -n "${!name+set}" ]; then
             keep+=("$name=${!name}")
@@ -163,6 +182,7 @@ sandbox_enter()
     set -m
     "${as[@]}" env -i -C "$sandbox/src" IDEM_SANDBOX="$sandbox" \
         HOME="$sandbox" TMPDIR="$sandbox/tmp" LC_ALL=C.UTF-8 "${keep[@]}" \
+        NODE_PATH="$sandbox/node_modules" \
         PATH="$("$PG_CONFIG" --bindir):/usr/local/bin:/usr/bin:/bin" \
         "$sandbox/src/$script" "$@" </dev/null &
     set +m
