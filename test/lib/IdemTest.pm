@@ -23,6 +23,8 @@ use Test::More;
 sub import
 {
 	plan skip_all => 'initdb refuses to be run by root' if $> == 0;
+	# of the other kinds of tests
+	delete $ENV{PGOPTIONS};
 	return;
 }
 

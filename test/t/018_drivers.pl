@@ -25,9 +25,6 @@ sub warning
 	  . 'in a transaction that did nothing else';
 }
 
-# the other tests' setting
-delete $ENV{PGOPTIONS};
-
 my ($out, $err) = run_command(
 	[
 		'psql', '-X', '-A', '-t', '-v', 'VERBOSITY=verbose',
