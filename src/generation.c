@@ -97,7 +97,7 @@ start_look(Look *look, int generation, const IdemKey *key)
 	idem_key_scan_keys(look->keys, key);
 
 	idem_search_begin(&look->search, look->index);
-	look->entries = idem_search(&look->search, look->keys, IDEM_KEY_COLUMNS, false);
+	look->entries = idem_search(&look->search, key, false);
 	if (look->entries != IDEM_NO_ENTRY)
 		return true;
 

@@ -322,7 +322,7 @@ extern int	idem_message_id_compare(Datum a, Datum b);
 
 /* search.c */
 extern void idem_search_begin(IdemSearch *search, Relation index);
-extern IdemEntries idem_search(IdemSearch *search, ScanKey keys, int nkeys,
+extern IdemEntries idem_search(IdemSearch *search, const IdemKey *key,
 							   bool ascending);
 extern bool idem_search_fetch(const IdemSearch *search, Relation table,
 							  Snapshot snapshot, TupleTableSlot *slot);

@@ -61,10 +61,7 @@ idem_run_keep_absent(IdemRun *run, int generation)
 	idem_search_begin(&search, index);
 	for (i = 0; i < run->length; i++)
 	{
-		ScanKeyData keys[IDEM_KEY_COLUMNS];
-
-		idem_key_scan_keys(keys, &run->keys[i]);
-		if (idem_search(&search, keys, IDEM_KEY_COLUMNS, true) != IDEM_NO_ENTRY)
+		if (idem_search(&search, &run->keys[i], true) != IDEM_NO_ENTRY)
 			break;
 	}
 	idem_search_end(&search);

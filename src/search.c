@@ -1,12 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * search.c
- *	  What a unique B-tree says of a key, without an index scan.
+ *	  What a generation's key index says of a key, without an index scan.
  *
  * An index scan costs as much again as the descent to the leaf, and most
  * searches end there: there is no entry, or exactly one.  So this looks as
  * _bt_check_unique() does before an insertion.  Whatever takes more than one
  * look at one leaf page is left to an index scan.
+ *
+ * On the leaf, entries are compared without going through the operator
+ * class's functions, which took longer than the comparisons.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,7 +19,7 @@
 #include "access/relscan.h"
 #include "storage/bufmgr.h"
 
-/* Start searching an index; ended by idem_search_end(). */
+/* Start searching a generation's key index; ended by idem_search_end(). */
 void
 idem_search_begin(IdemSearch *search, Relation index)
 {
@@ -24,7 +27,10 @@ idem_search_begin(IdemSearch *search, Relation index)
 
 	/* Without a row's place in it, the key stands for any row's. */
 	_bt_metaversion(index, &key->heapkeyspace, &key->allequalimage);
+	key->keysz = IDEM_KEY_COLUMNS;
 	key->anynullkeys = false;
+	for (int i = 0; i < IDEM_KEY_COLUMNS; i++)
+		key->scankeys[i].sk_flags &= ~SK_ISNULL;
 	search->index = index;
 	search->key = key;
 	search->leaf = InvalidBuffer;
@@ -73,34 +79,66 @@ lock_leaf(IdemSearch *search)
 	return BufferIsValid(search->leaf);
 }
 
+/*
+ * Compare a leaf's entry with the key.  No column of it is null, or cut off as
+ * in the pages above.
+ */
+static int
+compare_entry(Page page, OffsetNumber offset, const IdemKey *key)
+{
+	IndexTuple	entry = (IndexTuple) PageGetItem(page,
+												 PageGetItemId(page, offset));
+	char	   *data = (char *) entry + IndexInfoFindDataOffset(entry->t_info);
+	int32		consumer_id = *(int32 *) data;
+
+	if (consumer_id != key->consumer_id)
+		return consumer_id < key->consumer_id ? -1 : 1;
+	return idem_message_id_compare(PointerGetDatum(data + sizeof(int32)),
+								   key->message_id);
+}
+
+/* The first of a leaf's entries that is not less than the key. */
+static OffsetNumber
+find_entry(Page page, OffsetNumber first, OffsetNumber last,
+		   const IdemKey *key)
+{
+	OffsetNumber end = OffsetNumberNext(last);
+
+	while (first < end)
+	{
+		OffsetNumber middle = first + (end - first) / 2;
+
+		if (compare_entry(page, middle, key) < 0)
+			first = OffsetNumberNext(middle);
+		else
+			end = middle;
+	}
+	return first;
+}
+
 /* What the locked leaf has of the key. */
 static IdemEntries
-read_leaf(IdemSearch *search)
+read_leaf(IdemSearch *search, const IdemKey *key)
 {
-	Relation	index = search->index;
-	BTScanInsert key = search->key;
 	Page		page = BufferGetPage(search->leaf);
 	BTPageOpaque opaque = BTPageGetOpaque(page);
-	BTInsertStateData state = {.itup_key = key,.buf = search->leaf};
-	OffsetNumber offset = _bt_binsrch_insert(index, &state);
 	OffsetNumber last = PageGetMaxOffsetNumber(page);
+	OffsetNumber offset = find_entry(page, P_FIRSTDATAKEY(opaque), last, key);
+	bool		ends_here;
 	ItemId		item;
 	IndexTuple	entry;
 
 	/* What equals the high key may go on, on the next page. */
-	if (offset > last)
-		return P_RIGHTMOST(opaque) || _bt_compare(index, key, page, P_HIKEY) != 0
-			? IDEM_NO_ENTRY : IDEM_SOME_ENTRIES;
-	if (_bt_compare(index, key, page, offset) != 0)
-		return IDEM_NO_ENTRY;
+	ends_here = offset < last || P_RIGHTMOST(opaque) ||
+		_bt_compare(search->index, search->key, page, P_HIKEY) != 0;
+	if (offset > last || compare_entry(page, offset, key) != 0)
+		return ends_here ? IDEM_NO_ENTRY : IDEM_SOME_ENTRIES;
 
 	item = PageGetItemId(page, offset);
 	entry = (IndexTuple) PageGetItem(page, item);
-	if (ItemIdIsDead(item) || BTreeTupleIsPosting(entry) ||
-		(offset < last
-		 ? _bt_compare(index, key, page, OffsetNumberNext(offset)) == 0
-		 : !P_RIGHTMOST(opaque) &&
-		 _bt_compare(index, key, page, P_HIKEY) == 0))
+	if (!ends_here || ItemIdIsDead(item) || BTreeTupleIsPosting(entry) ||
+		(offset < last &&
+		 compare_entry(page, OffsetNumberNext(offset), key) == 0))
 		return IDEM_SOME_ENTRIES;
 
 	search->place = entry->t_tid;
@@ -117,20 +155,16 @@ read_leaf(IdemSearch *search)
  * another row.
  */
 IdemEntries
-idem_search(IdemSearch *search, ScanKey keys, int nkeys, bool ascending)
+idem_search(IdemSearch *search, const IdemKey *key, bool ascending)
 {
+	ScanKey		keys = search->key->scankeys;
 	IdemEntries entries;
 
-	search->key->keysz = nkeys;
-	for (int i = 0; i < nkeys; i++)
-	{
-		search->key->scankeys[i].sk_argument = keys[i].sk_argument;
-		search->key->scankeys[i].sk_flags &= ~SK_ISNULL;
-	}
-
+	keys[0].sk_argument = Int32GetDatum(key->consumer_id);
+	keys[1].sk_argument = key->message_id;
 	if (!(ascending && lock_same_leaf(search)) && !lock_leaf(search))
 		return IDEM_NO_ENTRY;
-	entries = read_leaf(search);
+	entries = read_leaf(search, key);
 	_bt_unlockbuf(search->index, search->leaf);
 
 	return entries;

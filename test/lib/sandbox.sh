@@ -17,6 +17,9 @@
 # The packages that any build needs; the server's are found below.
 sandbox_packages="gcc libc6-dev make"
 
+# What of the copy is brought back into the work tree if the script succeeds.
+sandbox_results=""
+
 # Modules for Node.js, installed in the sandbox.
 sandbox_npm=""
 
@@ -187,7 +190,12 @@ sandbox_enter()
         "$sandbox/src/$script" "$@" </dev/null &
     set +m
     sandbox_job=$!
-    wait "$sandbox_job" && exit 0 || exit $?
+    wait "$sandbox_job" || exit $?
+    for name in $sandbox_results; do
+        rm -rf "${top:?}/$name"
+        cp -r "$sandbox/src/$name" "$top/$name"
+    done
+    exit 0
 }
 
 # Ends whatever the script has left running, and removes the sandbox.

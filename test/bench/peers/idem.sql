@@ -1,0 +1,6 @@
+\set m random(1, 1000000000000000)
+\set item random(1, 10000)
+BEGIN;
+SELECT idem_claim(:m::text, 'inventory.reserve-stock');
+UPDATE stock_item SET reserved = reserved + 1 WHERE id = :item;
+COMMIT;
