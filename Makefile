@@ -5,8 +5,12 @@
 # make check	everything that is tested, on a throw-away server
 # make demo	the bookstore story, on a throw-away server
 # make bench, make model	measurements; the model of the ring
+# make analyse	static analysis (half a minute)
+# make sanitize, make valgrind	the tests with ASan and UBSan; under valgrind
+# make fuzz, make sqlsmith	random input for the parsers; random queries
+# make coverage	the lines of src/ that the tests reach
 
-own_targets = check demo bench model
+own_targets = check demo bench model analyse sanitize valgrind fuzz sqlsmith coverage
 
 ifneq ($(filter $(own_targets),$(MAKECMDGOALS)),)
 
@@ -17,8 +21,17 @@ ifneq ($(filter $(own_targets),$(MAKECMDGOALS)),)
 check:
 	@test/run
 
-demo bench model:
+demo bench model analyse:
 	@test/$@/run
+
+sanitize valgrind:
+	@test/sanitize/run $@
+
+fuzz sqlsmith:
+	@test/fuzz/$@
+
+coverage:
+	@test/analyse/coverage
 
 else
 

@@ -359,7 +359,7 @@ CREATE FUNCTION idem_complete(result jsonb DEFAULT NULL) RETURNS int4
 	AS 'MODULE_PATHNAME', 'idem_complete_claims'
 	LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION idem_complete(jsonb) IS
-'declares the one-transaction claims of this transaction finished and stores the result with them; returns how many they are. Error: 54000 for a result with more than 1000 claims';
+'declares the one-transaction claims of this transaction finished and stores the result with them; returns how many they are. Errors: 54000 for a result with more than 1000 claims, 42501 for a result with a claim that another role made, for a consumer that is not the current one''s';
 
 CREATE FUNCTION idem_claims(
 	OUT message_id text, OUT consumer text, OUT two_phase bool

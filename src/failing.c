@@ -153,6 +153,7 @@ make_room(void)
 			 failing->last_at < least->last_at))
 			least = failing;
 	}
+	Assert(least != NULL);
 	unlist(least);
 }
 

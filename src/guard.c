@@ -14,6 +14,7 @@
 
 #include "access/xact.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "replication/syncrep.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"
@@ -28,6 +29,7 @@
 typedef struct RememberedClaim
 {
 	SubTransactionId subid;
+	Oid			role;			/* that claimed */
 	bool		two_phase;
 	IdemKey		key;
 } RememberedClaim;
@@ -77,6 +79,7 @@ idem_remember_claim(const IdemKey *key, bool two_phase)
 	consumers = idem_catalog()->consumer;
 	claim = &remembered[nremembered];
 	claim->subid = GetCurrentSubTransactionId();
+	claim->role = GetUserId();
 	claim->two_phase = two_phase;
 	claim->key.consumer_id = key->consumer_id;
 	claim->key.message_id = datumCopy(key->message_id, false, -1);
@@ -291,6 +294,22 @@ idem_guard_init(void)
 }
 
 /*
+ * A function that acts for its owner may have claimed: what is kept with the
+ * record is for that owner's members to say, not for whoever called it.
+ *
+ * Error: 42501.
+ */
+static void
+check_role(const RememberedClaim *claim)
+{
+	IdemConsumer consumer;
+
+	if (claim->role != GetUserId())
+		(void) idem_consumer_find(idem_consumer_name(claim->key.consumer_id),
+								  &consumer);
+}
+
+/*
  * Complete every remembered claim that this transaction still holds; returns
  * how many they are.
  *
@@ -315,6 +334,7 @@ complete_remembered(const Datum *result)
 		count++;
 		if (result == NULL)
 			continue;
+		check_role(&remembered[i]);
 		record.values[IDEM_DETAIL] = *result;
 		record.isnull[IDEM_DETAIL] = false;
 		if (!idem_record_update(&record))
@@ -328,8 +348,9 @@ complete_remembered(const Datum *result)
  *
  * Declares the one-transaction claims of this transaction finished.
  *
- * Error: 54000 for a result with more than 1000 claims, or one that is larger
- * than idem_inbox.max_result.
+ * Errors: 54000 for a result with more than 1000 claims, or one that is larger
+ * than idem_inbox.max_result; 42501 for a result with a claim that another
+ * role made, for a consumer that is not the current one's.
  */
 PG_FUNCTION_INFO_V1(idem_complete_claims);
 Datum
