@@ -3,6 +3,7 @@
 # make, make install, make installcheck	as for any PGXS extension; another
 #	server's pg_config with PG_CONFIG=..., LLVM bitcode with with_llvm=yes
 # make check	everything that is tested, on a throw-away server
+# make check-all	the same, then on every other PostgreSQL that Debian has
 # make demo	the bookstore story, on a throw-away server
 # make bench, make model	measurements; the model of the ring
 # make analyse	static analysis (half a minute)
@@ -10,7 +11,7 @@
 # make fuzz, make sqlsmith	random input for the parsers; random queries
 # make coverage	the lines of src/ that the tests reach
 
-own_targets = check demo bench model analyse sanitize valgrind fuzz sqlsmith coverage
+own_targets = check check-all demo bench model analyse sanitize valgrind fuzz sqlsmith coverage
 
 ifneq ($(filter $(own_targets),$(MAKECMDGOALS)),)
 
@@ -20,6 +21,9 @@ ifneq ($(filter $(own_targets),$(MAKECMDGOALS)),)
 
 check:
 	@test/run
+
+check-all:
+	@test/versions/run
 
 demo bench model analyse:
 	@test/$@/run

@@ -298,4 +298,8 @@ DROP ROLE regress_idem_writer;
 DROP PROCEDURE handle_badly;
 DROP FUNCTION handle;
 DROP TABLE work, ledger;
-DROP EXTENSION idem_inbox;
+
+-- the extension goes with the claim
+SET idem_inbox.lone_claim = error;
+SET idem_inbox.require_complete = on;
+DO $$ BEGIN PERFORM idem_claim('x-1', 'orders'); DROP EXTENSION idem_inbox; END $$;

@@ -21,6 +21,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 #include "utils/pgstat_internal.h"
+#include "utils/syscache.h"
 
 /* So many claims can take a result, which is one message's or one batch's. */
 #define MAX_REMEMBERED 1000
@@ -121,6 +122,17 @@ subtransaction_ends(SubXactEvent event, SubTransactionId subid,
 }
 
 /*
+ * Whether claims wait to be declared finished.  If the extension was dropped
+ * after them, they are gone.
+ */
+static bool
+has_undeclared(void)
+{
+	return idem_tally_get(NULL, IDEM_COUNT_UNDECLARED) > 0 &&
+		SearchSysCacheExists1(RELOID, ObjectIdGetDatum(consumers));
+}
+
+/*
  * Whether this transaction has written to anything but the extension's own
  * tables, catalogs included.  That is what PostgreSQL counts for its
  * statistics; a foreign table's writes it does not count.
@@ -168,8 +180,8 @@ check_lone_claim(void)
 {
 	const RememberedClaim *claim = NULL;
 
-	if (idem_lone_claim == 0 || IsTransactionBlock() ||
-		idem_tally_get(NULL, IDEM_COUNT_UNDECLARED) <= 0 || wrote_elsewhere())
+	if (idem_lone_claim == 0 || IsTransactionBlock() || !has_undeclared() ||
+		wrote_elsewhere())
 		return;
 
 	for (int i = 0; i < nremembered && claim == NULL; i++)
@@ -199,11 +211,9 @@ check_completed(void)
 	const RememberedClaim *claim = NULL;
 	int64		undeclared;
 
-	if (!idem_require_complete)
+	if (!idem_require_complete || !has_undeclared())
 		return;
 	undeclared = idem_tally_get(NULL, IDEM_COUNT_UNDECLARED);
-	if (undeclared <= 0)
-		return;
 
 	/* The latest ones are those that no call can have covered. */
 	for (int i = 0; i < nremembered; i++)

@@ -5,7 +5,7 @@
 #     sandbox_build [VARIABLE=VALUE...]
 #     sandbox_start [SETTING...]
 #
-# sandbox_enter installs what is missing, copies the work tree to a temporary
+# sandbox_enter installs what is missing (unless SANDBOX_INSTALLS=no), copies the work tree to a temporary
 # directory and runs the script once more inside; there it returns at once.
 # Inside is an ordinary user (initdb refuses root) with an environment of
 # known content, $sandbox is the temporary directory and $sandbox/src the
@@ -24,7 +24,7 @@ sandbox_results=""
 sandbox_npm=""
 
 # What of the caller's environment or "make" command line goes inside.
-sandbox_keep="CI TERM COPT PG_CONFIG TESTS REGRESS ISOLATION PROVE_TESTS STRESS_SECONDS"
+sandbox_keep="CI TERM COPT PG_CONFIG TESTS REGRESS ISOLATION PROVE_TESTS STRESS_SECONDS CRASH_ROUNDS CRASH_SEED"
 
 die()
 {
@@ -145,7 +145,9 @@ sandbox_enter()
         return
     fi
 
-    install_missing $packages
+    if [ "${SANDBOX_INSTALLS:-yes}" = yes ]; then
+        install_missing $packages
+    fi
 
     if [ "$(id -u)" -eq 0 ]; then
         id postgres >/dev/null || die "root, and no user postgres to become"
@@ -169,7 +171,7 @@ sandbox_enter()
         "${as[@]}" tar -C "$sandbox/src" -xf -
 
     # By the caller, whose settings say where from.
-    if [ -n "$sandbox_npm" ]; then
+    if [ -n "$sandbox_npm" ] && command -v npm >/dev/null; then
         npm install --prefix "$sandbox" --no-audit --no-fund \
             --loglevel=error $sandbox_npm >&2 || die "could not npm install"
     fi
