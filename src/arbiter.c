@@ -369,9 +369,8 @@ idem_update_row(Relation table, ItemPointer tid, Datum *values, bool *isnull,
 	tuple = heap_form_tuple(RelationGetDescr(table), values, isnull);
 	slot = MakeSingleTupleTableSlot(RelationGetDescr(table), &TTSOpsHeapTuple);
 	ExecStoreHeapTuple(tuple, slot, false);
-	result = table_tuple_update(table, tid, slot, GetCurrentCommandId(true),
-								InvalidSnapshot, InvalidSnapshot, true,
-								&failure, &lockmode, &updated);
+	result = idem_tuple_update(table, tid, slot, GetCurrentCommandId(true), true,
+							   &failure, &lockmode, &updated);
 	if (result == TM_Ok)
 	{
 		/* The slot was updated, not the tuple that it was made of. */
@@ -395,9 +394,8 @@ idem_delete_row(Relation table, ItemPointer tid, bool wait)
 
 	/* A row that this very command inserted is not its to delete. */
 	CommandCounterIncrement();
-	result = table_tuple_delete(table, tid, GetCurrentCommandId(true),
-								InvalidSnapshot, InvalidSnapshot, wait,
-								&failure, false);
+	result = idem_tuple_delete(table, tid, GetCurrentCommandId(true), wait,
+							   &failure);
 	CommandCounterIncrement();
 
 	return result;

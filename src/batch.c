@@ -19,6 +19,7 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
+#include "utils/tuplestore.h"
 
 /* One message of a batch. */
 typedef struct Element

@@ -9,11 +9,13 @@
 #include "idem_inbox.h"
 
 #include "common/int.h"
+#include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/inval.h"
+#include "utils/json.h"
 #include "utils/jsonb.h"
 
 /* The message id, or the beginning of what is too long to be one. */
@@ -241,13 +243,13 @@ idem_lease_runs(const IdemRecord *record, TimestampTz now)
 Datum
 idem_describe_caller(void)
 {
-	JsonbParseState *state = NULL;
 	Datum		address;
 	const char *pairs[][2] = {
 		{"role", GetUserNameFromId(GetUserId(), false)},
 		{"application_name", application_name},
 		{"client_addr", NULL}
 	};
+	StringInfoData object;
 
 	LOCAL_FCINFO(fcinfo, 0);
 
@@ -257,24 +259,16 @@ idem_describe_caller(void)
 		pairs[2][1] = TextDatumGetCString(DirectFunctionCall1(network_host,
 															  address));
 
-	pushJsonbValue(&state, WJB_BEGIN_OBJECT, NULL);
+	initStringInfo(&object);
 	for (size_t i = 0; i < lengthof(pairs); i++)
 	{
-		JsonbValue	key = {.type = jbvString};
-		JsonbValue	value = {.type = jbvNull};
-
-		key.val.string.val = unconstify(char *, pairs[i][0]);
-		key.val.string.len = strlen(pairs[i][0]);
+		appendStringInfo(&object, "%s\"%s\": ", i == 0 ? "{" : ", ",
+						 pairs[i][0]);
 		if (pairs[i][1] != NULL)
-		{
-			value.type = jbvString;
-			value.val.string.val = unconstify(char *, pairs[i][1]);
-			value.val.string.len = strlen(pairs[i][1]);
-		}
-		pushJsonbValue(&state, WJB_KEY, &key);
-		pushJsonbValue(&state, WJB_VALUE, &value);
+			escape_json(&object, pairs[i][1]);
+		else
+			appendStringInfoString(&object, "null");
 	}
-	return JsonbPGetDatum(JsonbValueToJsonb(pushJsonbValue(&state,
-														   WJB_END_OBJECT,
-														   NULL)));
+	appendStringInfoChar(&object, '}');
+	return DirectFunctionCall1(jsonb_in, CStringGetDatum(object.data));
 }

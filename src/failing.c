@@ -22,6 +22,7 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
+#include "utils/tuplestore.h"
 
 #define FILTER_SIZE 4096
 
@@ -101,8 +102,8 @@ idem_failing_start(LWLock *guard)
 		for (int i = 0; i < FILTER_SIZE; i++)
 			pg_atomic_init_u32(&filter->listed[i], 0);
 	}
-	all_failing = ShmemInitHash("idem_inbox failing", max_failing, max_failing,
-								&ctl, HASH_ELEM | HASH_BLOBS);
+	all_failing = idem_shmem_hash("idem_inbox failing", max_failing, &ctl,
+								  HASH_ELEM | HASH_BLOBS);
 }
 
 /* Where a message's listing shows in the filter. */

@@ -10,9 +10,11 @@
  */
 #include "idem_inbox.h"
 
+#include "lib/stringinfo.h"
 #include "common/cryptohash.h"
 #include "common/sha2.h"
 #include "utils/builtins.h"
+#include "utils/json.h"
 #include "utils/jsonb.h"
 #include "utils/numeric.h"
 
@@ -184,6 +186,12 @@ required_attribute(Jsonb *event, const char *name)
 	return value;
 }
 
+static void
+append_attribute(StringInfo text, const JsonbValue *value)
+{
+	escape_json(text, pnstrdup(value->val.string.val, value->val.string.len));
+}
+
 /*
  * idem_cloudevent_id(cloudevent jsonb) → text
  *
@@ -197,14 +205,14 @@ Datum
 idem_cloudevent_id(PG_FUNCTION_ARGS)
 {
 	Jsonb	   *event = PG_GETARG_JSONB_P(0);
-	JsonbParseState *state = NULL;
-	Jsonb	   *pair;
+	StringInfoData pair;
 
-	pushJsonbValue(&state, WJB_BEGIN_ARRAY, NULL);
-	pushJsonbValue(&state, WJB_ELEM, required_attribute(event, "source"));
-	pushJsonbValue(&state, WJB_ELEM, required_attribute(event, "id"));
-	pair = JsonbValueToJsonb(pushJsonbValue(&state, WJB_END_ARRAY, NULL));
+	initStringInfo(&pair);
+	appendStringInfoChar(&pair, '[');
+	append_attribute(&pair, required_attribute(event, "source"));
+	appendStringInfoString(&pair, ", ");
+	append_attribute(&pair, required_attribute(event, "id"));
+	appendStringInfoChar(&pair, ']');
 
-	PG_RETURN_TEXT_P(cstring_to_text(JsonbToCString(NULL, &pair->root,
-													VARSIZE(pair))));
+	PG_RETURN_TEXT_P(cstring_to_text_with_len(pair.data, pair.len));
 }

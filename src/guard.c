@@ -22,6 +22,7 @@
 #include "utils/memutils.h"
 #include "utils/pgstat_internal.h"
 #include "utils/syscache.h"
+#include "utils/tuplestore.h"
 
 /* So many claims can take a result, which is one message's or one batch's. */
 #define MAX_REMEMBERED 1000

@@ -21,6 +21,7 @@
 #include "storage/itemptr.h"
 #include "storage/lockdefs.h"
 #include "storage/lwlock.h"
+#include "utils/guc.h"
 #include "utils/relcache.h"
 #include "utils/timestamp.h"
 

@@ -114,7 +114,7 @@ has_passed(TransactionId oldest, FullTransactionId horizon)
 static bool
 views_passed(const IdemRing *ring)
 {
-	return has_passed(GetOldestActiveTransactionId(), ring->horizon);
+	return has_passed(idem_oldest_active_xid(), ring->horizon);
 }
 
 /*

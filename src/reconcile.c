@@ -19,6 +19,7 @@
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
+#include "utils/tuplestore.h"
 
 /* A consumer's half-done records in one generation, oldest first. */
 typedef struct HalfDone

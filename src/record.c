@@ -20,6 +20,7 @@
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/jsonb.h"
+#include "utils/tuplestore.h"
 
 /* Columns of idem_status(), in C's numbering. */
 enum

@@ -68,12 +68,9 @@ lock_same_leaf(IdemSearch *search)
 static bool
 lock_leaf(IdemSearch *search)
 {
-	BTStack		stack;
-
 	if (BufferIsValid(search->leaf))
 		ReleaseBuffer(search->leaf);
-	stack = idem_bt_search(search->index, search->key, &search->leaf);
-	_bt_freestack(stack);
+	idem_bt_search(search->index, search->key, &search->leaf);
 
 	/* An empty index has no root page yet. */
 	return BufferIsValid(search->leaf);
@@ -187,7 +184,7 @@ bool
 idem_search_fetch(const IdemSearch *search, Relation table, Snapshot snapshot,
 				  TupleTableSlot *slot)
 {
-	IndexFetchTableData *fetch = table_index_fetch_begin(table);
+	IndexFetchTableData *fetch = idem_index_fetch_begin(table);
 	ItemPointerData place = search->place;
 	bool		call_again = false;
 	bool		found;

@@ -29,6 +29,7 @@
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
+#include "utils/tuplestore.h"
 
 /*
  * Consumers are numbered by a table, which DROP EXTENSION drops: a new one
@@ -150,8 +151,8 @@ start_memory(void)
 		memset(others, 0, sizeof(Stats));
 		init(others);
 	}
-	all_stats = ShmemInitHash("idem_inbox consumers", max_consumers,
-							  max_consumers, &ctl, HASH_ELEM | HASH_BLOBS);
+	all_stats = idem_shmem_hash("idem_inbox consumers", max_consumers, &ctl,
+								HASH_ELEM | HASH_BLOBS);
 	lock = &GetNamedLWLockTranche("idem_inbox")[0].lock;
 	idem_failing_start(&GetNamedLWLockTranche("idem_inbox")[1].lock);
 	LWLockRelease(AddinShmemInitLock);
