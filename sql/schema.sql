@@ -102,7 +102,9 @@ CREATE FUNCTION process(id text) RETURNS text LANGUAGE plpgsql
 AS $$ BEGIN RETURN idem_claim(id, 'inventory.reserve'); END $$;
 SELECT process('m-1'), process('m-2');
 DROP EXTENSION idem_inbox;
+\set VERBOSITY terse
 SELECT process('m-1');
+\set VERBOSITY default
 CREATE EXTENSION idem_inbox;
 SELECT process('m-1'), process('m-2'), process('m-2');
 SELECT idem_begin('m-1', 'mail.confirm');
