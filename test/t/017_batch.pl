@@ -39,7 +39,7 @@ SQL
 	my ($out, $err) = run_command(
 		[
 			'pgbench', '-n', '-c', '2', '-j', '2', '-T', $seconds,
-			'--failures-detailed', '-d', '-f', $script,
+			'--failures-detailed', '-f', $script,
 			'-h', $node->host, '-p', $node->port, 'postgres'
 		]);
 	my ($count) = $out =~ /^number of deadlock failures: (\d+)/m;

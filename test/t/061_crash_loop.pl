@@ -16,7 +16,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my $rounds = $ENV{CRASH_ROUNDS} || 6;
+my $rounds = $ENV{CRASH_ROUNDS} || 10;
 my $seed = $ENV{CRASH_SEED} || time;
 srand $seed;
 note "CRASH_SEED=$seed";
@@ -112,6 +112,9 @@ my %ways = (
 		# its children hold the shared memory for a moment
 		usleep(10_000)
 		  while grep { (readlink "$_/cwd" // '') eq $node->data_dir } glob '/proc/[0-9]*';
+		# it may be a zombie for long, which a new one takes for a rival
+		unlink $node->data_dir . '/postmaster.pid',
+		  $node->host . '/.s.PGSQL.' . $node->port . '.lock';
 		$node->start;
 	},
 	'the server is stopped at once' => sub {
