@@ -8,10 +8,8 @@
 # make bench, make model	measurements; the model of the ring
 # make analyse	static analysis (half a minute)
 # make sanitize, make valgrind	the tests with ASan and UBSan; under valgrind
-# make fuzz, make sqlsmith	random input for the parsers; random queries
-# make coverage	the lines of src/ that the tests reach
 
-own_targets = check check-all demo bench model analyse sanitize valgrind fuzz sqlsmith coverage
+own_targets = check check-all demo bench model analyse sanitize valgrind
 
 ifneq ($(filter $(own_targets),$(MAKECMDGOALS)),)
 
@@ -30,12 +28,6 @@ demo bench model analyse:
 
 sanitize valgrind:
 	@test/sanitize/run $@
-
-fuzz sqlsmith:
-	@test/fuzz/$@
-
-coverage:
-	@test/analyse/coverage
 
 else
 

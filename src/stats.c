@@ -93,15 +93,13 @@ static HTAB *known_stats = NULL;
 static shmem_request_hook_type next_request_hook = NULL;
 static shmem_startup_hook_type next_startup_hook = NULL;
 
+/* Count from zero. */
 static void
 clear(Stats *stats)
 {
-	for (int i = 0; i < IDEM_SHARED_COUNTS; i++)
-	{
-		/* What is stored stays stored. */
-		if (i < IDEM_COUNT_STORED)
-			pg_atomic_write_u64(&stats->counts[i], 0);
-	}
+	/* What is stored stays stored. */
+	for (int i = 0; i < IDEM_COUNT_STORED; i++)
+		pg_atomic_write_u64(&stats->counts[i], 0);
 	pg_atomic_write_u64(&stats->expired, 0);
 	pg_atomic_write_u64(&stats->last_claim, 0);
 	pg_atomic_write_u64(&stats->since, GetCurrentTimestamp());

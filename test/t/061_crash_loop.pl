@@ -16,7 +16,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(usleep);
 
-my $rounds = $ENV{CRASH_ROUNDS} || 10;
+my $rounds = $ENV{CRASH_ROUNDS} || 6;
 my $seed = $ENV{CRASH_SEED} || time;
 srand $seed;
 note "CRASH_SEED=$seed";
@@ -47,24 +47,24 @@ SQL
 my %scripts = (
 	claim => <<'SQL',
 \set m random(1, 5000)
-WITH claim AS MATERIALIZED (SELECT idem_claim('m-' || :m, 'ledger') AS outcome)
-INSERT INTO effect SELECT 'm-' || :m FROM claim WHERE outcome = 'claimed';
+WITH claim AS MATERIALIZED (SELECT idem_claim('m-' || :round || '-' || :m, 'ledger') AS outcome)
+INSERT INTO effect SELECT 'm-' || :round || '-' || :m FROM claim WHERE outcome = 'claimed';
 SQL
 	batch => <<'SQL',
 \set m random(1, 4900)
 BEGIN;
 INSERT INTO effect SELECT message_id
-FROM idem_claim_many(ARRAY(SELECT 'm-' || i FROM generate_series(:m, :m + 20) i), 'ledger')
+FROM idem_claim_many(ARRAY(SELECT 'm-' || :round || '-' || i FROM generate_series(:m, :m + 20) i), 'ledger')
 WHERE outcome = 'claimed';
 COMMIT;
 SQL
 	two_phase => <<'SQL');
 \set m random(1, 5000)
-SELECT idem_begin('t-' || :m, 'ledger');
+SELECT idem_begin('t-' || :round || '-' || :m, 'ledger');
 BEGIN;
 WITH complete AS MATERIALIZED
-	 (SELECT idem_complete('t-' || :m, 'ledger') AS changed)
-INSERT INTO effect SELECT 't-' || :m FROM complete WHERE changed;
+	 (SELECT idem_complete('t-' || :round || '-' || :m, 'ledger') AS changed)
+INSERT INTO effect SELECT 't-' || :round || '-' || :m FROM complete WHERE changed;
 COMMIT;
 SQL
 my @files;
@@ -74,13 +74,16 @@ foreach my $name (sort keys %scripts)
 	append_to_file($files[-1], $scripts{$name});
 }
 
+# Load with messages of this round's own.
 sub start_load
 {
+	my ($round) = @_;
 	my @runs;
 	my $dsn = $node->connstr('postgres');
 
 	foreach my $command (
-		[ 'pgbench', '-n', '-c', '4', '-j', '2', '-T', '600', @files,
+		[ 'pgbench', '-n', '-c', '4', '-j', '2', '-T', '600',
+			'-D', "round=$round", @files,
 			"$dsn application_name=pgbench" ],
 		[ 'psql', '-X', '-q', '-d', $dsn, '-c', 'CALL keep_turning()' ])
 	{
@@ -126,7 +129,7 @@ foreach my $round (1 .. $rounds)
 {
 	my $way = (sort keys %ways)[ int(rand(keys %ways)) ];
 	my $before = $node->safe_psql('postgres', 'SELECT count(*) FROM effect');
-	my @load = start_load();
+	my @load = start_load($round);
 
 	# at a random moment after something has happened
 	$node->poll_query_until('postgres', "SELECT count(*) > $before FROM effect");

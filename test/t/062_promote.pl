@@ -20,7 +20,9 @@ my $primary = IdemTest::new_node('primary',
 	init => { allows_streaming => 1 },
 	preload => 1,
 	conf => ['idem_inbox.naptime = 1s']);
-$primary->safe_psql('postgres', 'CREATE TABLE effect (message_id text)');
+$primary->safe_psql('postgres', 
+	"CREATE TABLE effect (message_id text,
+		server text DEFAULT current_setting('cluster_name'))");
 $primary->backup('backup');
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'backup', has_streaming => 1);
@@ -78,13 +80,13 @@ cmp_ok($done, '>', 100, "$done messages were acknowledged");
 cmp_ok($done, '<', $messages, 'but not all of them');
 
 # The broker delivers everything once more, whether acknowledged or not.
-my $before = $standby->safe_psql('postgres', 'SELECT count(*) FROM effect');
 $standby->safe_psql('postgres', join '', map { handle("m-$_") } 1 .. $messages);
 is( $standby->safe_psql('postgres',
 		'SELECT count(*), count(DISTINCT message_id) FROM effect'),
 	"$messages|$messages", 'every message was processed once');
 my %again = map { $_ => 1 } split /\n/, $standby->safe_psql('postgres',
-	"SELECT message_id FROM effect OFFSET $before");
+	"SELECT message_id FROM effect WHERE server = 'standby'");
+cmp_ok(scalar(keys %again), '>', 0, 'some were left to be processed');
 is(join(' ', grep { $again{$_} } sort keys %acknowledged),
 	'', 'none that was acknowledged was processed again');
 is($standby->safe_psql('postgres', 'SELECT count(*) FROM idem_inbox'),
