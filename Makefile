@@ -4,12 +4,13 @@
 #	server's pg_config with PG_CONFIG=..., LLVM bitcode with with_llvm=yes
 # make check	everything that is tested, on a throw-away server
 # make check-all	the same, then on every other PostgreSQL that Debian has
+# make check-e2e	the programs in examples/ against real brokers and poolers
 # make demo	the bookstore story, on a throw-away server
 # make bench, make model	measurements; the model of the ring
 # make analyse	static analysis (half a minute)
 # make sanitize, make valgrind	the tests with ASan and UBSan; under valgrind
 
-own_targets = check check-all demo bench model analyse sanitize valgrind
+own_targets = check check-e2e check-all demo bench model analyse sanitize valgrind
 
 ifneq ($(filter $(own_targets),$(MAKECMDGOALS)),)
 
@@ -19,6 +20,9 @@ ifneq ($(filter $(own_targets),$(MAKECMDGOALS)),)
 
 check:
 	@test/run
+
+check-e2e:
+	@test/e2e/run
 
 check-all:
 	@test/versions/run
