@@ -8,9 +8,11 @@
 # make demo	the bookstore story, on a throw-away server
 # make bench, make model	measurements; the model of the ring
 # make analyse	static analysis (half a minute)
+# make fuzz	libFuzzer around what reads a stranger's input
 # make sanitize, make valgrind	the tests with ASan and UBSan; under valgrind
 
-own_targets = check check-e2e check-all demo bench model analyse sanitize valgrind
+own_targets = check check-e2e check-all demo bench model analyse fuzz sanitize \
+	valgrind
 
 ifneq ($(filter $(own_targets),$(MAKECMDGOALS)),)
 
@@ -27,7 +29,7 @@ check-e2e:
 check-all:
 	@test/versions/run
 
-demo bench model analyse:
+demo bench model analyse fuzz:
 	@test/$@/run
 
 sanitize valgrind:

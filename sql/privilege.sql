@@ -54,7 +54,8 @@ RESET ROLE;
 
 -- EXECUTE is all that a consumer's role needs
 SELECT format('GRANT EXECUTE ON FUNCTION %s TO regress_idem_consumer, regress_idem_other',
-			  string_agg(p.oid::regprocedure::text, ', '))
+			  string_agg(p.oid::regprocedure::text, ', '
+						 ORDER BY p.oid::regprocedure::text COLLATE "C"))
 FROM pg_proc p
 WHERE proname ~ '^idem_(claim|begin|complete|seen|status|forget|register|version)$' \gexec
 SET ROLE regress_idem_consumer;
