@@ -30,7 +30,7 @@
 
 PG_MODULE_MAGIC;
 
-typedef void (*Target) (const uint8_t * data, size_t size);
+typedef void (*Target) (const uint8_t *data, size_t size);
 
 extern int	LLVMFuzzerRunDriver(int *argc, char ***argv,
 								int (*callback) (const uint8_t *, size_t));
@@ -74,7 +74,7 @@ check_error(void)
 }
 
 static int
-run_target(const uint8_t * data, size_t size)
+run_target(const uint8_t *data, size_t size)
 {
 	MemoryContextSwitchTo(context);
 	PG_TRY();
@@ -94,16 +94,16 @@ run_target(const uint8_t * data, size_t size)
 
 /* The input's first line and the rest of it. */
 static size_t
-first_line(const uint8_t * data, size_t size)
+first_line(const uint8_t *data, size_t size)
 {
-	const		uint8_t *end = memchr(data, '\n', size);
+	const uint8_t *end = memchr(data, '\n', size);
 
 	return end == NULL ? size : end - data;
 }
 
 /* As a varlena with nothing behind it. */
 static text *
-exact_text(const uint8_t * data, size_t size)
+exact_text(const uint8_t *data, size_t size)
 {
 	text	   *t = MemoryContextAlloc(context, VARHDRSZ + size);
 
@@ -127,7 +127,7 @@ sign(int n)
 
 /* An id as it arrives on the wire: any bytes. */
 static Datum
-receive_id(const uint8_t * data, size_t size)
+receive_id(const uint8_t *data, size_t size)
 {
 	StringInfoData buf = {0};
 
@@ -140,7 +140,7 @@ receive_id(const uint8_t * data, size_t size)
 
 /* There and back, in all three ways; the order is that of the kept bytes. */
 static void
-fuzz_id(const uint8_t * data, size_t size)
+fuzz_id(const uint8_t *data, size_t size)
 {
 	size_t		len = first_line(data, size);
 	Datum		id = receive_id(data, len);
@@ -182,7 +182,7 @@ fuzz_id(const uint8_t * data, size_t size)
 }
 
 static Datum
-read_jsonb(const uint8_t * data, size_t size)
+read_jsonb(const uint8_t *data, size_t size)
 {
 	char	   *s = pnstrdup((const char *) data, size);
 
@@ -199,7 +199,7 @@ fingerprint(Datum jsonb)
 
 /* A fingerprint is that of the value, however it was written. */
 static void
-fuzz_fingerprint(const uint8_t * data, size_t size)
+fuzz_fingerprint(const uint8_t *data, size_t size)
 {
 	size_t		len = first_line(data, size);
 	Datum		a = read_jsonb(data, len);
@@ -227,7 +227,7 @@ fuzz_fingerprint(const uint8_t * data, size_t size)
  * are no JSON.  Its strings are made of what the digest puts between values.
  */
 static void
-write_document(StringInfo json, const uint8_t * *data, const uint8_t * end)
+write_document(StringInfo json, const uint8_t **data, const uint8_t *end)
 {
 	static const char letters[] = "skdntfr[]{}12:";
 	uint8_t		byte = *data < end ? *(*data)++ : 0;
@@ -266,7 +266,7 @@ write_document(StringInfo json, const uint8_t * *data, const uint8_t * end)
 }
 
 static Datum
-make_document(const uint8_t * data, size_t size)
+make_document(const uint8_t *data, size_t size)
 {
 	StringInfoData json;
 
@@ -276,7 +276,7 @@ make_document(const uint8_t * data, size_t size)
 }
 
 static void
-fuzz_documents(const uint8_t * data, size_t size)
+fuzz_documents(const uint8_t *data, size_t size)
 {
 	Datum		a = make_document(data, size / 2);
 	Datum		b = make_document(data + size / 2, size - size / 2);
@@ -297,7 +297,7 @@ same_attribute(Datum a, Datum b, const char *name)
 
 /* The id of an event holds its source and its id, and nothing else. */
 static void
-fuzz_cloudevent(const uint8_t * data, size_t size)
+fuzz_cloudevent(const uint8_t *data, size_t size)
 {
 	size_t		len = first_line(data, size);
 	Datum		a = read_jsonb(data, len);

@@ -159,9 +159,7 @@ refused(
 							'LOCK TABLE %s']) s
 		  WHERE kind = 'r' OR (kind = 'v' AND s ~ '^(SELECT|TABLE)')
 		  UNION ALL
-		  SELECT format('SELECT %s(%L)', f, c.name)
-		  FROM test.relation c, unnest(ARRAY['nextval', 'pg_sequence_last_value']) f
-		  WHERE kind = 'S'
+		  SELECT format('SELECT nextval(%L)', c.name) FROM test.relation c WHERE kind = 'S'
 		  UNION ALL
 		  SELECT format('SELECT setval(%L, 1)', c.name) FROM test.relation c WHERE kind = 'S'
 		  UNION ALL
