@@ -24,7 +24,8 @@ sandbox_results=""
 sandbox_npm=""
 
 # What of the caller's environment or "make" command line goes inside.
-sandbox_keep="CI TERM COPT PG_CONFIG TESTS REGRESS ISOLATION PROVE_TESTS STRESS_SECONDS CRASH_ROUNDS CRASH_SEED"
+sandbox_keep="CI TERM COPT PG_CONFIG TESTS REGRESS ISOLATION PROVE_TESTS STRESS_SECONDS CRASH_ROUNDS CRASH_SEED \
+    RANDOM_CALLS RANDOM_SEED FUZZ_SECONDS TARGETS"
 
 die()
 {
