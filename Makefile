@@ -9,10 +9,11 @@
 # make bench, make model	measurements; the model of the ring
 # make analyse	static analysis (half a minute)
 # make fuzz	libFuzzer around what reads a stranger's input
+# make sqlsmith	random SQL statements over the extension, ten minutes
 # make sanitize, make valgrind	the tests with ASan and UBSan; under valgrind
 
-own_targets = check check-e2e check-all demo bench model analyse fuzz sanitize \
-	valgrind
+own_targets = check check-e2e check-all demo bench model analyse fuzz \
+	sqlsmith sanitize valgrind
 
 ifneq ($(filter $(own_targets),$(MAKECMDGOALS)),)
 
@@ -29,7 +30,7 @@ check-e2e:
 check-all:
 	@test/versions/run
 
-demo bench model analyse fuzz:
+demo bench model analyse fuzz sqlsmith:
 	@test/$@/run
 
 sanitize valgrind:
