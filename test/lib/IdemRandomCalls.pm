@@ -121,6 +121,7 @@ SELECT p.proname, coalesce(string_agg(coalesce(p.proargnames[a.i], '') || ':' ||
 FROM pg_depend d JOIN pg_proc p ON p.oid = d.objid
 LEFT JOIN unnest(p.proargtypes) WITH ORDINALITY a(type, i) ON true
 WHERE d.classid = 'pg_proc'::regclass AND d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+  AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'idem_inbox')
   AND p.proargtypes::oid[] && ARRAY['internal'::regtype, 'cstring'::regtype]::oid[] IS FALSE
 GROUP BY p.oid, p.proname ORDER BY p.proname, p.oid::regprocedure::text
 SQL
