@@ -7,12 +7,13 @@
 # make check-e2e	the programs in examples/ against real brokers and poolers
 # make demo	the bookstore story, on a throw-away server
 # make bench, make model	measurements; the model of the ring
+# make coverage	which lines the tests reach, by gcov (ten minutes)
 # make analyse	static analysis (half a minute)
 # make fuzz	libFuzzer around what reads a stranger's input
 # make sqlsmith	random SQL statements over the extension, ten minutes
 # make sanitize, make valgrind	the tests with ASan and UBSan; under valgrind
 
-own_targets = check check-e2e check-all demo bench model analyse fuzz \
+own_targets = check check-e2e check-all demo bench model analyse coverage fuzz \
 	sqlsmith sanitize valgrind
 
 ifneq ($(filter $(own_targets),$(MAKECMDGOALS)),)
@@ -30,7 +31,7 @@ check-e2e:
 check-all:
 	@test/versions/run
 
-demo bench model analyse fuzz sqlsmith:
+demo bench model analyse coverage fuzz sqlsmith:
 	@test/$@/run
 
 sanitize valgrind:

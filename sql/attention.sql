@@ -129,6 +129,7 @@ SELECT idem_claim('r-1', 'mail', '\x01');
 SELECT idem_claim('r-1', 'mail', '\x03');
 SELECT idem_resolve('r-1', 'mail', 'dismiss');
 SELECT idem_resolve('r-1', 'mail', 'dismiss');
+SELECT idem_resolve('r-1', 'nobody', 'dismiss');
 SELECT idem_claim('r-1', 'mail', '\x02');
 -- whatever the attempt and its lease
 SELECT idem_begin('r-3', 'mail', lease => '30 min');

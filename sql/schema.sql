@@ -2,6 +2,10 @@
 -- The schema chosen at CREATE EXTENSION; search_path does not matter
 --
 CREATE SCHEMA "Odd; schema";
+-- a function of the library, but no extension
+CREATE FUNCTION orphan(text, text) RETURNS bool AS '$libdir/idem_inbox', 'idem_seen' LANGUAGE C;
+SELECT orphan('m-1', 'inventory.reserve');
+DROP FUNCTION orphan;
 CREATE EXTENSION idem_inbox SCHEMA "Odd; schema";
 SELECT count(*) AS elsewhere
 FROM pg_extension e

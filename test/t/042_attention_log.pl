@@ -12,7 +12,7 @@ use Test::More;
 
 my $node = IdemTest::new_node('main',
 	preload => 1,
-	conf => ["idem_inbox.naptime = '1s'"]);
+	conf => [ "idem_inbox.naptime = '1s'", "listen_addresses = '127.0.0.1'" ]);
 
 # Two maintenance runs have ended from now on, the second of which began then.
 sub wait_for_runs
@@ -62,6 +62,14 @@ like(
 	'with attempt and age');
 is(attention(), 'left lease ran out 1 mailer mailer 1',
 	'who claimed is not forgotten');
+
+# By TCP, so is from where.
+my $dsn = $node->connstr('postgres') =~ s/host=\S+/host=127.0.0.1/r;
+command_like(
+	[ 'psql', '-XAt', '-d', $dsn, '-c', q{SELECT idem_begin('m-1', 'remote')},
+		'-c', q{SELECT claimed_by ->> 'client_addr' FROM idem_takeover_next('remote')},
+		'-c', q{SELECT idem_complete('m-1', 'remote')} ],
+	qr/^claimed\n127\.0\.0\.1\nt$/, 'who claimed by TCP, from where');
 
 # Taken over, it is another attempt.
 is($node->safe_psql('postgres', q{SELECT idem_takeover('left', 'mail')}),
