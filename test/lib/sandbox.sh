@@ -5,8 +5,9 @@
 #     sandbox_build [VARIABLE=VALUE...]
 #     sandbox_start [SETTING...]
 #
-# sandbox_enter installs what is missing (unless SANDBOX_INSTALLS=no), copies the work tree to a temporary
-# directory and runs the script once more inside; there it returns at once.
+# sandbox_enter installs what is missing (unless SANDBOX_INSTALLS=no), copies
+# the work tree to a temporary directory and runs the script once more inside;
+# there it returns at once.
 # Inside is an ordinary user (initdb refuses root) with an environment of
 # known content, $sandbox is the temporary directory and $sandbox/src the
 # copy.  Outside stays behind and cleans up, however the script ends.
@@ -59,15 +60,28 @@ is_there()
     esac
 }
 
-# apt_install PACKAGE...: installs packages without asking anything.
+# apt_install PACKAGE...: installs packages without asking anything, and without
+# starting the services that they bring.
 apt_install()
 {
-    local output
+    local output status=0 policy=/usr/sbin/policy-rc.d
 
     echo "installing $*" >&2
+    if [ -e "$policy" ]; then
+        policy=''
+    else
+        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+        as_root chmod +x "$policy"
+    fi
     output=$(as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y \
-        -o Dpkg::Use-Pty=0 --no-install-recommends install "$@" 2>&1) ||
-        { echo "$output" >&2; die "could not install $*"; }
+        -o Dpkg::Use-Pty=0 --no-install-recommends install "$@" 2>&1) || status=$?
+    if [ -n "$policy" ]; then
+        as_root rm -f "$policy"
+    fi
+    if [ "$status" -ne 0 ]; then
+        echo "$output" >&2
+        die "could not install $*"
+    fi
 }
 
 # The server's package makes a cluster and starts it, which nobody asked for:
