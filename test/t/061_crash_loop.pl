@@ -142,15 +142,12 @@ foreach my $round (1 .. $rounds)
 	wait_until_up();
 
 	is( $node->safe_psql('postgres', <<'SQL'), '', "round $round, $way: inbox and work agree");
-SELECT 'twice', message_id FROM effect GROUP BY message_id HAVING count(*) > 1
-UNION ALL
-SELECT 'no record', message_id FROM effect
-WHERE message_id NOT IN (SELECT message_id::text FROM idem_inbox WHERE state = 'completed')
-UNION ALL
-SELECT 'no work', message_id::text FROM idem_inbox
-WHERE state = 'completed' AND message_id::text NOT IN (SELECT message_id FROM effect)
-UNION ALL
-SELECT 'two records', message_id::text FROM idem_inbox GROUP BY message_id HAVING count(*) > 1
+SELECT message_id, worked, completed, records
+FROM (SELECT message_id, count(*) AS worked FROM effect GROUP BY 1) e
+FULL JOIN (SELECT message_id::text, count(*) AS records,
+				  count(*) FILTER (WHERE state = 'completed') AS completed
+		   FROM idem_inbox GROUP BY 1) i USING (message_id)
+WHERE coalesce(worked, 0) <> coalesce(completed, 0) OR worked > 1 OR records > 1
 LIMIT 10
 SQL
 }
