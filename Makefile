@@ -5,6 +5,8 @@
 # make check	everything that is tested, on a throw-away server
 # make check-all	the same, then on every other PostgreSQL that Debian has
 # make check-e2e	the programs in examples/ against real brokers and poolers
+# make check-package	the Debian package and the PGXN archive
+# make dist	that archive
 # make demo	the bookstore story, on a throw-away server
 # make bench, make model	measurements; the model of the ring
 # make coverage	which lines the tests reach, by gcov (ten minutes)
@@ -13,8 +15,8 @@
 # make sqlsmith	random SQL statements over the extension, ten minutes
 # make sanitize, make valgrind	the tests with ASan and UBSan; under valgrind
 
-own_targets = check check-e2e check-all demo bench model analyse coverage fuzz \
-	sqlsmith sanitize valgrind
+own_targets = check check-e2e check-all check-package dist demo bench model \
+	analyse coverage fuzz sqlsmith sanitize valgrind
 
 ifneq ($(filter $(own_targets),$(MAKECMDGOALS)),)
 
@@ -30,6 +32,15 @@ check-e2e:
 
 check-all:
 	@test/versions/run
+
+check-package:
+	@test/package/run
+
+# As it was committed: two runs give the same bytes.
+dist:
+	@version=$$(sed -n 's/^   "version": "\(.*\)",$$/\1/p' META.json) && \
+	git archive --format zip --prefix "idem_inbox-$$version/" \
+		--output "idem_inbox-$$version.zip" HEAD
 
 demo bench model analyse coverage fuzz sqlsmith:
 	@test/$@/run
