@@ -67,4 +67,21 @@ sub poll
 	return;
 }
 
+# script_directory NODE: where the server finds the extension's scripts.
+sub script_directory
+{
+	my ($node) = @_;
+	my $path = $node->safe_psql('postgres', q{
+		SELECT string_agg(setting, '|' ORDER BY name) FROM pg_settings
+		WHERE name IN ('extension_destdir', 'extension_control_path')});
+	my ($sharedir) = run_command([ 'pg_config', '--sharedir' ]);
+
+	foreach my $directory (map { ("$_$sharedir/extension", "$_/extension") }
+		  split /[:|]/, $path)
+	{
+		return $directory if -e "$directory/idem_inbox.control";
+	}
+	return "$sharedir/extension";
+}
+
 1;

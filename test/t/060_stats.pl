@@ -105,7 +105,7 @@ sql("ROLLBACK PREPARED 'p'");
 sql("SELECT idem_stats_reset('answers')");
 my $holder = $node->background_psql('postgres');
 $holder->query_safe(q(BEGIN; SELECT idem_claim('w-1', 'answers')));
-sql("SELECT idem_claim('w-1', 'answers', max_wait => '20 ms')");
+sql("SELECT idem_claim('w-1', 'answers', max_wait => '200 ms')");
 is(stats("'answers'"), 'busy 1, waits 1', 'a wait in vain');
 is( sql("SELECT waited_ms BETWEEN 15 AND 10000 FROM idem_stats WHERE consumer = 'answers'"),
 	't', 'and how long it was');

@@ -13,23 +13,6 @@ use Test::More;
 my $node = IdemTest::new_node('main', preload => 1,
 	conf => ['idem_inbox.naptime = 1s']);
 
-# Where the server finds the extension's scripts.
-sub script_directory
-{
-	my $major = int($node->safe_psql('postgres', 'SHOW server_version_num') / 10000);
-	my $path = $node->safe_psql('postgres', q{
-		SELECT string_agg(setting, '|' ORDER BY name) FROM pg_settings
-		WHERE name IN ('extension_destdir', 'extension_control_path')});
-	my ($sharedir) = run_command([ 'pg_config', '--sharedir' ]);
-
-	foreach my $directory (map { ("$_$sharedir/extension", "$_/extension") }
-		  split /[:|]/, $path)
-	{
-		return $directory if -e "$directory/idem_inbox.control";
-	}
-	return "$sharedir/extension";
-}
-
 $node->safe_psql('postgres', q{
 	SELECT idem_register('ledger', retention => '90 days', lease => '5 min');
 	SELECT idem_claim('m-' || i, 'ledger') FROM generate_series(1, 100) i;
@@ -46,7 +29,7 @@ my $state = q{
 my $before = $node->safe_psql('postgres', $state);
 
 # The next version, as a release would bring it.
-my $script = script_directory() . '/idem_inbox--1.0--1.0.test.sql';
+my $script = IdemTest::script_directory($node) . '/idem_inbox--1.0--1.0.test.sql';
 append_to_file($script, <<'SQL');
 \echo Use "ALTER EXTENSION idem_inbox UPDATE" to load this file. \quit
 CREATE FUNCTION idem_new_in_test(message_id text, consumer text) RETURNS bool
