@@ -387,9 +387,9 @@ sub check_models
 sub check_targets
 {
 	my %targets = map { $_ => 1 } qw(install installcheck);
-	my ($own) = slurp_file("$top/Makefile") =~ /^own_targets = (.*)$/m;
+	my ($own) = slurp_file("$top/Makefile") =~ /^own_targets = ((?:.*\\\n)*.*)$/m;
 
-	$targets{$_} = 1 foreach split / /, $own;
+	$targets{$_} = 1 foreach $own =~ /([a-z0-9-]+)/g;
 	my @wrong = grep { !$targets{$_} }
 	  map { $_->[2] =~ /^make +([a-z0-9-]+)/mg }
 	  grep { $_->[0] eq 'sh' } blocks_of('README.md');
