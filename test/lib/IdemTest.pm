@@ -67,6 +67,28 @@ sub poll
 	return;
 }
 
+# create_keep_turning NODE: the procedure keep_turning(pause), which turns the
+# ring until somebody ends it, with so many seconds between two steps.
+sub create_keep_turning
+{
+	my ($node) = @_;
+
+	$node->safe_psql('postgres', <<'SQL');
+CREATE PROCEDURE keep_turning(pause float8) LANGUAGE plpgsql AS $$
+BEGIN
+	LOOP
+		UPDATE idem_ring SET current_age = '1 year', previous_age = '1 year';
+		COMMIT;
+		PERFORM idem_maintain();
+		COMMIT;
+		PERFORM pg_sleep(pause);
+	END LOOP;
+END
+$$
+SQL
+	return;
+}
+
 # script_directory NODE: where the server finds the extension's scripts.
 sub script_directory
 {

@@ -26,21 +26,11 @@ my $node = IdemTest::new_node('crash',
 		'log_statement = none' ]);
 
 # The records are kept for ever, so each turn of the ring moves all of them.
+IdemTest::create_keep_turning($node);
 $node->safe_psql('postgres', <<'SQL');
 CREATE EXTENSION amcheck;
 SELECT idem_register('ledger', retention => '1000 years');
 CREATE TABLE effect (message_id text);
-CREATE PROCEDURE keep_turning() LANGUAGE plpgsql AS $$
-BEGIN
-	LOOP
-		UPDATE idem_ring SET current_age = '1 year', previous_age = '1 year';
-		COMMIT;
-		PERFORM idem_maintain();
-		COMMIT;
-		PERFORM pg_sleep(0.005);
-	END LOOP;
-END
-$$;
 SELECT idem_maintain();
 SQL
 
@@ -85,7 +75,7 @@ sub start_load
 		[ 'pgbench', '-n', '-c', '4', '-j', '2', '-T', '600',
 			'-D', "round=$round", @files,
 			"$dsn application_name=pgbench" ],
-		[ 'psql', '-X', '-q', '-d', $dsn, '-c', 'CALL keep_turning()' ])
+		[ 'psql', '-X', '-q', '-d', $dsn, '-c', 'CALL keep_turning(0.005)' ])
 	{
 		push @runs,
 		  IPC::Run::start($command, '>&', $node->basedir . "/$command->[0].log");

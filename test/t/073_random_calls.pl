@@ -28,22 +28,12 @@ my $node = IdemTest::new_node('random', preload => 1,
 	conf => [ 'max_prepared_transactions = 10', 'log_statement = none',
 		'idem_inbox.worker = off', 'idem_inbox.max_failing = 5',
 		'idem_inbox.max_consumers = 3' ]);
+IdemTest::create_keep_turning($node);
 $node->safe_psql('postgres', <<'SQL');
 CREATE EXTENSION amcheck;
 SELECT idem_register('checked', retention => '10000 years');
 CREATE TABLE journal (message_id text, change int);
 CREATE TABLE cancelled (pid int, waited bool);
-CREATE PROCEDURE keep_turning() LANGUAGE plpgsql AS $$
-BEGIN
-	LOOP
-		UPDATE idem_ring SET current_age = '1 year', previous_age = '1 year';
-		COMMIT;
-		PERFORM idem_maintain();
-		COMMIT;
-		PERFORM pg_sleep(0.02);
-	END LOOP;
-END
-$$;
 CREATE PROCEDURE keep_cancelling() LANGUAGE plpgsql AS $$
 BEGIN
 	LOOP
@@ -53,6 +43,7 @@ BEGIN
 		INSERT INTO cancelled SELECT pid, waited FROM victim
 		WHERE random() < CASE WHEN waited THEN 0.5 ELSE 0.002 END AND pg_cancel_backend(pid);
 		COMMIT;
+		PERFORM pg_sleep(0.0005);
 	END LOOP;
 END
 $$;
@@ -60,7 +51,7 @@ SELECT idem_maintain();
 SQL
 
 my $dsn = $node->connstr('postgres');
-my @procedures = ('keep_turning', 'keep_cancelling');
+my @procedures = ('keep_turning(0.02)', 'keep_cancelling()');
 my (@runs, @helpers);
 
 foreach my $i (1 .. $sessions)
@@ -75,7 +66,7 @@ foreach my $i (1 .. $sessions)
 		'>', "$file.out", '2>', "$file.err");
 }
 push @helpers,
-  IPC::Run::start([ 'psql', '-X', '-d', $dsn, '-c', "CALL $_()" ],
+  IPC::Run::start([ 'psql', '-X', '-d', $dsn, '-c', "CALL $_" ],
 	'>&', $node->basedir . "/$_.log")
   foreach @procedures;
 $_->finish foreach @runs;
