@@ -32,7 +32,7 @@ my @bytes = (
 # Few messages, so that the sessions meet.
 sub message
 {
-	return rand() < 0.8 ? "'m-" . int(rand 12) . "'" : pick(@texts);
+	return rand() < 0.93 ? "'m-" . int(rand 8) . "'" : pick(@texts);
 }
 
 sub array
@@ -50,13 +50,13 @@ my %values = (
 	message_id => \&message,
 	message_ids => sub { array('text[]', \&message) },
 	consumer => sub {
-		rand() < 0.9
+		rand() < 0.97
 		  ? pick("'checked'", "'other'", "'other'", "'unknown-" . int(rand 3) . "'")
 		  : pick(@texts);
 	},
 	action => sub { pick("'complete'", "'abandon'", "'forget'", "'dismiss'", "'retry'", "''", 'NULL') },
 	owner => sub { pick("'nobody at all'", 'current_user', 'NULL', 'NULL', 'NULL') },
-	max_wait => sub { pick("'0'", "'3 ms'", "'20 ms'", "'-1 s'", 'NULL', 'NULL') },
+	max_wait => sub { pick("'0'", "'3 ms'", "'50 ms'", "'50 ms'", 'NULL', 'NULL', 'NULL', 'NULL', "'-1 s'") },
 	retention => sub { pick("'1 s'", "'1000 years'", "'-1 day'", "'0'", "'1 month'", 'NULL', 'NULL') },
 	text => sub { pick(@texts) },
 	bytea => sub { pick(@bytes) },
@@ -144,7 +144,7 @@ sub script
 	my @functions = functions($node);
 	# those that meet other sessions more often than a comparison does
 	my @often = grep { $_->{name} =~ /^idem_(claim|claim_many|begin|complete|takeover|takeover_next|abandon|forget|extend)$/ } @functions;
-	my @lines = ('\set VERBOSITY sqlstate', '\set QUIET on', 'SET deadlock_timeout = 10;');
+	my @lines = ('\set VERBOSITY sqlstate', '\set QUIET on', 'SET deadlock_timeout = 50;');
 	my $left = $opt{calls};
 	my $next = sub { $left--; call(rand() < 0.7 ? pick(@often) : pick(@functions)) };
 
@@ -160,7 +160,7 @@ sub script
 		push @lines, 'BEGIN '
 		  . pick('', '', '', 'ISOLATION LEVEL REPEATABLE READ', 'ISOLATION LEVEL SERIALIZABLE', 'READ ONLY') . ';';
 		push @lines, "SET LOCAL $_;"
-		  foreach grep { rand() < 0.1 } 'lock_timeout = 2', 'statement_timeout = 50',
+		  foreach grep { rand() < 0.05 } 'lock_timeout = 2', 'statement_timeout = 50',
 		  'idem_inbox.require_complete = on', 'idem_inbox.lone_claim = error', 'idem_inbox.auto_register = off';
 		foreach (0 .. rand 5)
 		{
@@ -170,7 +170,7 @@ sub script
 				next;
 			}
 			push @lines, $next->();
-			push @lines, 'SELECT pg_sleep(0.002);' if rand() < 0.3;
+			push @lines, 'SELECT pg_sleep(0.01);' if rand() < 0.3;
 		}
 		push @lines, rand() < 0.05
 		  ? ("PREPARE TRANSACTION '$opt{name}';", pick('COMMIT', 'ROLLBACK') . " PREPARED '$opt{name}';", 'ROLLBACK;')
