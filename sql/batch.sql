@@ -92,6 +92,8 @@ SELECT * FROM idem_claim_many(ARRAY['e-1'], 'orders');
 ROLLBACK;
 
 -- another owner's consumer
+CREATE ROLE regress_idem_registrar;
+SELECT idem_register('orders', owner => 'regress_idem_registrar');
 CREATE ROLE regress_idem_stranger;
 GRANT EXECUTE ON FUNCTION idem_claim_many TO regress_idem_stranger;
 SET ROLE regress_idem_stranger;
@@ -100,4 +102,4 @@ SELECT * FROM idem_claim_many(ARRAY['e-1'], 'stranger');
 RESET ROLE;
 
 DROP EXTENSION idem_inbox;
-DROP ROLE regress_idem_stranger;
+DROP ROLE regress_idem_stranger, regress_idem_registrar;

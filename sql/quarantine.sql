@@ -171,6 +171,8 @@ SELECT consumer FROM idem_resolution;
 --
 -- Not for PUBLIC, nor for a consumer
 --
+CREATE ROLE regress_idem_registrar;
+SELECT idem_register('orders', owner => 'regress_idem_registrar');
 CREATE ROLE regress_idem_owner;
 GRANT EXECUTE ON FUNCTION idem_claim TO regress_idem_owner;
 SET ROLE regress_idem_owner;
@@ -193,4 +195,4 @@ DROP VIEW quarantined;
 DROP TABLE redelivery;
 DROP PROCEDURE turn_until;
 DROP EXTENSION idem_inbox;
-DROP ROLE regress_idem_owner;
+DROP ROLE regress_idem_owner, regress_idem_registrar;

@@ -69,6 +69,8 @@ SELECT idem_takeover_next('ring', 1, '-1 s');
 BEGIN READ ONLY;
 SELECT idem_takeover_next('ring');
 ROLLBACK;
+CREATE ROLE regress_idem_registrar;
+SELECT idem_register('ring', owner => 'regress_idem_registrar');
 CREATE ROLE regress_idem_reconciler;
 GRANT EXECUTE ON FUNCTION idem_takeover_next TO regress_idem_reconciler;
 SET ROLE regress_idem_reconciler;
@@ -77,4 +79,4 @@ RESET ROLE;
 
 DROP PROCEDURE turn;
 DROP EXTENSION idem_inbox;
-DROP ROLE regress_idem_reconciler;
+DROP ROLE regress_idem_reconciler, regress_idem_registrar;
