@@ -47,12 +47,25 @@ UNION ALL
 SELECT concat_ws(' | ', r.name, pg_get_triggerdef(t.oid)) FROM relation r JOIN pg_trigger t ON tgrelid = r.oid
 UNION ALL
 SELECT concat_ws(' | ', m.name, typtype::text, typlen::text, typstorage::text, typalign::text, typcategory::text, typacl::text,
+	typinput::text, typoutput::text, typreceive::text, typsend::text, typdelim::text,
 	(SELECT string_agg(enumlabel, ',' ORDER BY enumsortorder) FROM pg_enum WHERE enumtypid = t.oid))
 FROM member m JOIN pg_type t ON objid = t.oid WHERE classid = 'pg_type'::regclass
 UNION ALL
 SELECT concat_ws(' | ', m.name, oprcode::text, oprrest::text, oprjoin::text, oprcanmerge::text, oprcanhash::text,
 	oprcom::regoperator::text, oprnegate::regoperator::text)
 FROM member m JOIN pg_operator o ON objid = o.oid WHERE classid = 'pg_operator'::regclass
+UNION ALL
+SELECT concat_ws(' | ', m.name, castfunc::regprocedure::text, castcontext::text, castmethod::text)
+FROM member m JOIN pg_cast k ON objid = k.oid WHERE classid = 'pg_cast'::regclass
+UNION ALL
+SELECT concat_ws(' | ', m.name, opcdefault::text, opcintype::regtype::text, opckeytype::regtype::text)
+FROM member m JOIN pg_opclass o ON objid = o.oid WHERE classid = 'pg_opclass'::regclass
+UNION ALL
+SELECT concat_ws(' | ', m.name, amopstrategy::text, amopopr::regoperator::text)
+FROM member m JOIN pg_amop ON objid = amopfamily WHERE classid = 'pg_opfamily'::regclass
+UNION ALL
+SELECT concat_ws(' | ', m.name, amprocnum::text, amproc::text)
+FROM member m JOIN pg_amproc ON objid = amprocfamily WHERE classid = 'pg_opfamily'::regclass
 UNION ALL
 SELECT concat_ws(' | ', 'kept by a dump', x.relation::regclass::text, x.condition)
 FROM pg_extension, unnest(extconfig, extcondition) x(relation, condition) WHERE extname = 'idem_inbox'
