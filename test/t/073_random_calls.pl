@@ -103,7 +103,7 @@ cmp_ok($errors{$_} // 0, '>=', 5, "SQLSTATE $_ was met, $errors{$_} times")
   '55000';            # the wrong state
 
 my $cancelled = $node->safe_psql('postgres', 'SELECT count(*) FROM cancelled WHERE waited');
-cmp_ok($cancelled, '>=', 5, "$cancelled waits were cancelled");
+cmp_ok($cancelled, '>', 0, "$cancelled waits were cancelled");
 
 is( $node->safe_psql('postgres', <<'SQL'), '', 'what was told came true');
 SELECT message_id, told, there
