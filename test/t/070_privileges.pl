@@ -159,7 +159,11 @@ refused(
 							'LOCK TABLE %s']) s
 		  WHERE kind = 'r' OR (kind = 'v' AND s ~ '^(SELECT|TABLE)')
 		  UNION ALL
-		  SELECT format('SELECT nextval(%L)', c.name) FROM test.relation c WHERE kind = 'S'
+		  SELECT format('SELECT %s(%L)', f, c.name)
+		  FROM test.relation c, unnest(ARRAY['nextval', 'pg_sequence_last_value']) f
+		  WHERE kind = 'S'
+			-- from 18 on that answers NULL, see below
+			AND (f = 'nextval' OR current_setting('server_version_num')::int < 180000)
 		  UNION ALL
 		  SELECT format('SELECT setval(%L, 1)', c.name) FROM test.relation c WHERE kind = 'S'
 		  UNION ALL
@@ -316,6 +320,13 @@ refused(
 		  WHERE kind = 'r'}));
 is(possessions(), $before,
 	'again nothing has changed');
+
+# From 18 on pg_sequence_last_value() says nothing instead of refusing.
+my $last = q{SELECT count(*), count(pg_sequence_last_value(oid)) FROM test.relation WHERE kind = 'S'};
+is($node->safe_psql('postgres', $last), '1|1', 'the sequence has been used');
+$node->safe_psql('postgres', 'GRANT USAGE ON SCHEMA test TO stranger; GRANT SELECT ON test.relation TO stranger');
+my ($ret, $out, $err) = $node->psql('postgres', $last, extra_params => [ '-U', 'stranger' ]);
+like("$out$err", qr/^1\|0$|permission denied for sequence/, 'and tells a stranger nothing');
 
 $node->stop;
 done_testing();
