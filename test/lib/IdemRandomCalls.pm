@@ -2,7 +2,7 @@
 #
 #	my $script = IdemRandomCalls::script($node, calls => 2500);
 #
-# Arguments are of every kind that a type has, mostly wrong.  Calls come alone,
+# Arguments are of every kind that a type has, many of them wrong.  Calls come alone,
 # in transactions of any isolation level and kind, in savepoints and in aborted
 # transactions.  Which calls come is decided by Perl's srand().
 #

@@ -51,11 +51,24 @@ BEGIN
 	END LOOP;
 END
 $$;
+-- Messages of "other", which the journal does not tell of, held for a while each,
+-- so that there is something to wait for.
+CREATE PROCEDURE keep_holding() LANGUAGE plpgsql AS $$
+BEGIN
+	LOOP
+		PERFORM idem_forget('m-' || i, 'other') FROM generate_series(0, 7) i;
+		COMMIT;
+		PERFORM idem_claim('m-' || i, 'other', max_wait => '0') FROM generate_series(0, 7) i;
+		PERFORM pg_sleep(0.02);
+		ROLLBACK;
+	END LOOP;
+END
+$$;
 SELECT idem_maintain();
 SQL
 
 my $dsn = $node->connstr('postgres');
-my @procedures = ('keep_turning(0.02)', 'keep_cancelling()');
+my @procedures = ('keep_turning(0.02)', 'keep_cancelling()', 'keep_holding()');
 my (@runs, @helpers);
 
 foreach my $i (1 .. $sessions)
@@ -75,7 +88,7 @@ push @helpers,
   foreach @procedures;
 $_->finish foreach @runs;
 # a procedure that has ended by itself has failed
-foreach my $i (0 .. 1)
+foreach my $i (0 .. $#procedures)
 {
 	ok($helpers[$i]->pumpable, "$procedures[$i] went on to the end")
 	  or diag slurp_file($node->basedir . "/$procedures[$i].log");
@@ -103,7 +116,7 @@ cmp_ok($errors{$_} // 0, '>=', 5, "SQLSTATE $_ was met, $errors{$_} times")
   '55000';            # the wrong state
 
 my $cancelled = $node->safe_psql('postgres', 'SELECT count(*) FROM cancelled WHERE waited');
-cmp_ok($cancelled, '>', 0, "$cancelled waits were cancelled");
+cmp_ok($cancelled, '>=', $calls / 1000, "$cancelled waits were cancelled");
 
 is( $node->safe_psql('postgres', <<'SQL'), '', 'what was told came true');
 SELECT message_id, told, there
