@@ -64,24 +64,19 @@ is_there()
 # starting the services that they bring.
 apt_install()
 {
-    local output status=0 policy=/usr/sbin/policy-rc.d
+    local output policy=/usr/sbin/policy-rc.d
 
     echo "installing $*" >&2
-    if [ -e "$policy" ]; then
-        policy=''
-    else
-        printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
-        as_root chmod +x "$policy"
-    fi
-    output=$(as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y \
-        -o Dpkg::Use-Pty=0 --no-install-recommends install "$@" 2>&1) || status=$?
-    if [ -n "$policy" ]; then
-        as_root rm -f "$policy"
-    fi
-    if [ "$status" -ne 0 ]; then
-        echo "$output" >&2
-        die "could not install $*"
-    fi
+    output=$(
+        # a trap of the subshell's own: gone with it, however it ends
+        if [ ! -e "$policy" ]; then
+            trap 'as_root rm -f "$policy"' EXIT
+            printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
+            as_root chmod +x "$policy"
+        fi
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y \
+            -o Dpkg::Use-Pty=0 --no-install-recommends install "$@" 2>&1
+    ) || { echo "$output" >&2; die "could not install $*"; }
 }
 
 # The server's package makes a cluster and starts it, which nobody asked for:
