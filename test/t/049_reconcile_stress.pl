@@ -138,7 +138,7 @@ sub get
 	{
 		my $read = sysread($self->{socket}, $bytes, $length - length $bytes, length $bytes);
 
-		# newer test modules handle a child's end
+		# a signal may come; met with the test modules of 18 and 19
 		next if !defined $read && $!{EINTR};
 		die "connection lost\n" unless $read;
 	}
