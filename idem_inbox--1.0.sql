@@ -552,7 +552,8 @@ CREATE VIEW idem_generation AS
 			   pg_catalog.max(r.current_age) AS current_age,
 			   pg_catalog.max(r.previous_age) AS previous_age,
 			   pg_catalog.max(r.opened_at) AS opened_at,
-			   pg_catalog.max(r.sealed_at) AS sealed_at
+			   pg_catalog.max(r.sealed_at) AS sealed_at,
+			   pg_catalog.max(r.counted_at) AS counted_at
 		FROM idem_ring r
 	), member AS (
 		SELECT g.generation, g.name,
@@ -561,7 +562,8 @@ CREATE VIEW idem_generation AS
 				   WHEN 1 THEN CASE WHEN ring.next_open THEN 'next' ELSE 'spare' END
 				   ELSE CASE WHEN ring.previous_sealed THEN 'previous' ELSE 'spare' END
 			   END AS role,
-			   ring.opened_at, ring.sealed_at, ring.current_age, ring.previous_age
+			   ring.opened_at, ring.sealed_at, ring.current_age, ring.previous_age,
+			   ring.counted_at
 		FROM ring, (VALUES (1, 'idem_generation_1'::pg_catalog.regclass),
 						   (2, 'idem_generation_2'::pg_catalog.regclass),
 						   (3, 'idem_generation_3'::pg_catalog.regclass)) g(generation, name)
@@ -607,11 +609,12 @@ CREATE VIEW idem_generation AS
 							   AND l.pid OPERATOR(pg_catalog.<>) pg_catalog.pg_backend_pid()
 							 HAVING pg_catalog.count(*) OPERATOR(pg_catalog.>) 0),
 							'the next maintenance run')
-		   END AS waits_for
+		   END AS waits_for,
+		   CASE m.role WHEN 'current' THEN m.counted_at END AS maintained_at
 	FROM member m
 		 LEFT JOIN idem_next_step() n ON n.generation OPERATOR(pg_catalog.=) m.generation;
 COMMENT ON VIEW idem_generation IS
-'the ring''s generations: role (current, next, previous, spare), since when, the age that counts towards retention, rows (estimated) and bytes; for the one that the next maintenance step changes, that step and what it waits for';
+'the ring''s generations: role (current, next, previous, spare), since when, the age that counts towards retention, rows (estimated) and bytes; for the one that the next maintenance step changes, that step and what it waits for; for the current one, when maintenance last ran';
 GRANT SELECT ON idem_generation TO pg_monitor;
 
 --

@@ -9,9 +9,15 @@ FROM idem_attention ORDER BY since LIMIT 20;
 SELECT consumer, message_id, times, last_at FROM idem_failing ORDER BY times DESC, last_at DESC LIMIT 20;
 
 \echo 3. Who waits for whom in a claim?
-SELECT w.pid AS waits, h.pid AS holds, h.application_name, h.state, now() - h.xact_start AS open_for, left(h.query, 60) AS last_query
-FROM pg_stat_activity w CROSS JOIN LATERAL unnest(pg_blocking_pids(w.pid)) b(pid) JOIN pg_stat_activity h ON h.pid = b.pid
-WHERE w.query ~ 'idem_(claim|begin)' ORDER BY h.xact_start LIMIT 20;
+SELECT w.pid AS waits, now() - w.query_start AS for_long, b.pid AS holds,
+       CASE b.pid WHEN 0 THEN 'a prepared transaction: see pg_prepared_xacts' ELSE h.application_name END AS application_name,
+       h.state, now() - h.xact_start AS open_for, left(h.query, 60) AS last_query
+FROM pg_stat_activity w
+     LEFT JOIN LATERAL unnest(pg_blocking_pids(w.pid)) b(pid) ON true  -- a claim with max_wait does not tell for whom
+     LEFT JOIN pg_stat_activity h ON h.pid = b.pid
+WHERE w.datname = current_database() AND w.state = 'active' AND w.query ~* 'idem_(claim|begin)'
+  AND w.wait_event_type IN ('Lock', 'Extension')
+ORDER BY h.xact_start LIMIT 20;
 
 \echo 4. What do the consumers do?
 SELECT consumer, claimed, duplicate, round(100.0 * duplicate / nullif(claimed + duplicate, 0), 1) AS duplicate_percent,

@@ -11,7 +11,8 @@ import urllib.request
 from lib import SANDBOX, TOP, connect, equal, finish, ok, wait_until
 
 HOST = f"127.0.0.1:{os.environ['PGPORT']}"
-EXPORTER, PROMETHEUS = (f"127.0.0.1:{os.environ[name]}" for name in ("EXPORTER_PORT", "PROMETHEUS_PORT"))
+EXPORTER, ANOTHER_EXPORTER, PROMETHEUS = (
+    f"127.0.0.1:{os.environ[name]}" for name in ("EXPORTER_PORT", "ANOTHER_EXPORTER_PORT", "PROMETHEUS_PORT"))
 MONITORING = TOP + "/monitoring"
 running = []
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -37,13 +38,13 @@ def start(name, *command, **environment):
 
 
 def metrics():
-    """Those of this extension, by name and labels but the server's."""
+    """Those of this extension, by name and labels but the server's and the database's."""
     found = {}
     for line in get(EXPORTER, "/metrics").splitlines():
         match = re.match(r"idem_inbox_(\w+)\{(.*)\} (\S+)$", line)
         if match:
-            labels = [label for label in re.findall(r'(\w+)="([^"]*)"', match[2]) if label[0] != "server"]
-            found[match[1], *(value for _, value in labels)] = float(match[3])
+            found[match[1], *(value for name, value in re.findall(r'(\w+)="([^"]*)"', match[2])
+                              if name not in ("server", "datname"))] = float(match[3])
     return found
 
 
@@ -68,11 +69,12 @@ def happen(inbox):
 
 
 def check_metrics():
-    start("exporter", "prometheus-postgres-exporter", f"--web.listen-address={EXPORTER}",
-          f"--extend.query-path={MONITORING}/queries.yaml", "--disable-default-metrics",
-          "--disable-settings-metrics",
-          DATA_SOURCE_NAME=f"postgresql://exporter@{HOST}/monitoring?sslmode=disable")
-    wait_until(lambda: answers(EXPORTER, "/metrics"), "the exporter answers")
+    for dbname, address in (("monitoring", EXPORTER), ("another", ANOTHER_EXPORTER)):
+        start("exporter-" + dbname, "prometheus-postgres-exporter", f"--web.listen-address={address}",
+              f"--extend.query-path={MONITORING}/queries.yaml", "--disable-default-metrics",
+              "--disable-settings-metrics",
+              DATA_SOURCE_NAME=f"postgresql://exporter@{HOST}/{dbname}?sslmode=disable")
+        wait_until(lambda address=address: answers(address, "/metrics"), "the exporter answers")
     found = metrics()
     for name, value in {
         ("consumer_claimed_total", "ledger"): 3,
@@ -87,6 +89,8 @@ def check_metrics():
         ("failing_times_max", "ledger"): 5,
         ("step_waiting", "age", "open"): 1,
         ("generation_age_seconds", "idem_generation_1", "current"): 0,
+        ("maintenance_interval_seconds",): 60,
+        ("waiting_sessions",): 0,
     }.items():
         equal(found.get(name), value, "metric " + " ".join(name))
     ok(found.get(("generation_bytes", "idem_generation_1", "current"), 0) > 8192, "the size is there", found)
@@ -106,7 +110,7 @@ def check_alerts():
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
 rule_files: [alerts.yml]
 scrape_configs:
-  - {{job_name: inbox, static_configs: [{{targets: ['{EXPORTER}']}}]}}
+  - {{job_name: inbox, static_configs: [{{targets: ['{EXPORTER}', '{ANOTHER_EXPORTER}']}}]}}
 """)
     start("prometheus", "prometheus", f"--config.file={SANDBOX}/prometheus.yml",
           f"--storage.tsdb.path={SANDBOX}/prometheus", f"--web.listen-address={PROMETHEUS}")
@@ -114,12 +118,14 @@ scrape_configs:
     def pending():
         if not answers(PROMETHEUS, "/-/ready"):
             return set()
-        return {tuple(alert["labels"].get(label) for label in ("alertname", "consumer", "reason"))
-                for alert in json.loads(get(PROMETHEUS, "/api/v1/alerts"))["data"]["alerts"]}
+        return {(labels["alertname"], labels.get("consumer", labels["datname"]), labels.get("reason"))
+                for labels in (alert["labels"] for alert in json.loads(get(PROMETHEUS, "/api/v1/alerts"))["data"]["alerts"])}
 
     expected = {("IdemInboxAttention", "ledger", "mismatch"),
                 ("IdemInboxAttention", "mail", "lease ran out"),
-                ("IdemInboxMessageFails", "ledger", None)}
+                ("IdemInboxMessageFails", "ledger", None),
+                # the extension is there, and that is all
+                ("IdemInboxNotMaintained", "another", None)}
     wait_until(lambda: expected <= pending(), "the alerts are there")
     equal(pending(), expected, "these alerts, and no others")
 
@@ -134,6 +140,7 @@ def check_cheat_sheet(inbox):
     watcher = connect(dbname="monitoring")
     wait_until(lambda: watcher.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()[0],
                "the second claim waits")
+    equal(metrics()["waiting_sessions",], 1, "the exporter sees it wait")
     result = subprocess.run(("psql", "-XAt", "-v", "ON_ERROR_STOP=1", "-U", "exporter", "-d", "monitoring",
                              "-f", MONITORING + "/cheatsheet.sql"), capture_output=True, text=True, check=False)
     inbox.execute("ROLLBACK")
@@ -143,7 +150,7 @@ def check_cheat_sheet(inbox):
         (1, r"^mismatch\|ledger\|m-3\|.*idem_resolve\('m-3', 'ledger', 'dismiss'\)", "a mismatch, and how to settle it"),
         (1, r"^lease ran out\|mail\|half-done\|", "an attempt left half-done"),
         (2, r"^ledger\|poison\|5\|", "a message that fails"),
-        (3, rf"^\d+\|{holder}\|", "who waits for whom"),
+        (3, rf"^\d+\|[^|]+\|{holder}\|", "who waits for whom"),
         (4, r"^ledger\|3\|2\|40\.0\|5\|1\|", "what a consumer does"),
         (5, r"^idem_generation_2\|spare\|.*\|open\|age: due in", "what the ring waits for"),
     ):
@@ -151,8 +158,10 @@ def check_cheat_sheet(inbox):
 
 
 database = connect()
-database.execute("DROP DATABASE IF EXISTS monitoring")
-database.execute("CREATE DATABASE monitoring")
+for name in ("monitoring", "another"):
+    database.execute(f"DROP DATABASE IF EXISTS {name}")
+    database.execute(f"CREATE DATABASE {name}")
+connect(dbname="another").execute("CREATE EXTENSION idem_inbox")
 database.execute("CREATE ROLE exporter LOGIN IN ROLE pg_monitor")
 try:
     session = connect(dbname="monitoring")
