@@ -71,6 +71,7 @@ apt_install()
         # a trap of the subshell's own: gone with it, however it ends
         if [ ! -e "$policy" ]; then
             trap 'as_root rm -f "$policy"' EXIT
+            trap 'exit 1' HUP INT TERM
             printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
             as_root chmod +x "$policy"
         fi
