@@ -189,6 +189,10 @@ wait_for(const IdemClaim *claim, TransactionId pending)
 	TimestampTz start = GetCurrentTimestamp();
 	bool		ended = idem_wait_for_xact(pending, &claim->patience);
 
+	/* Who may not wait has only looked. */
+	if (claim->patience.bounded && start >= claim->patience.until)
+		return ended;
+
 	idem_tally_add(claim->key.consumer_id, IDEM_COUNT_WAITS, 1);
 	idem_tally_add(claim->key.consumer_id, IDEM_COUNT_WAITED,
 				   Max(0, GetCurrentTimestamp() - start));

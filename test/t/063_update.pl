@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = IdemTest::new_node('main', preload => 1,
-	conf => ['idem_inbox.naptime = 1s']);
+	conf => ['idem_inbox.naptime = 1h']);
 
 $node->safe_psql('postgres', q{
 	SELECT idem_register('ledger', retention => '90 days', lease => '5 min');
@@ -69,6 +69,7 @@ is( $node->safe_psql('postgres', q{
 		SELECT idem_claim('m-1', 'ledger'), idem_claim('m-101', 'ledger'),
 			   idem_begin('m-begun', 'ledger')}),
 	'duplicate|claimed|in_progress', 'a library newer than the SQL');
+$node->append_conf('postgresql.conf', 'idem_inbox.naptime = 1s');
 $node->restart;
 $node->safe_psql('postgres', q{UPDATE idem_ring SET current_age = '1 year'});
 IdemTest::poll($node, 'SELECT previous_sealed FROM idem_ring');
