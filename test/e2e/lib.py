@@ -81,19 +81,27 @@ class Killer:
     """Kills consumers with SIGKILL: while their work is going on, while their
     COMMIT is on its way (it succeeds, but the acknowledgement is never sent),
     and at any time.  A trigger makes some of the work, and some of the
-    commits, slow enough to be met."""
+    commits, wait until this has seen it."""
 
     SETUP = """
-        CREATE OR REPLACE FUNCTION be_slow() RETURNS trigger LANGUAGE plpgsql AS $$
+        CREATE UNLOGGED TABLE IF NOT EXISTS seen (pid int, xact_start timestamptz, kind text);
+        CREATE OR REPLACE FUNCTION wait_to_be_seen() RETURNS trigger LANGUAGE plpgsql
+        SECURITY DEFINER SET search_path = public AS $$
         BEGIN
-            IF random() < (CASE NEW.consumer WHEN 'shell' THEN 0.1 ELSE 0.01 END) THEN PERFORM pg_sleep(0.1); END IF;
+            IF random() < (CASE NEW.consumer WHEN 'shell' THEN 0.1 ELSE 0.01 END) THEN
+                FOR i IN 1..100 LOOP
+                    EXIT WHEN EXISTS (SELECT FROM seen WHERE pid = pg_backend_pid()
+                                      AND xact_start = transaction_timestamp() AND kind = TG_NAME);
+                    PERFORM pg_sleep(0.05);
+                END LOOP;
+            END IF;
             RETURN NEW;
         END $$;
-        CREATE OR REPLACE TRIGGER slow_work BEFORE INSERT ON reservation
-            FOR EACH ROW EXECUTE FUNCTION be_slow();
-        DROP TRIGGER IF EXISTS slow_commit ON reservation;
-        CREATE CONSTRAINT TRIGGER slow_commit AFTER INSERT ON reservation
-            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION be_slow()"""
+        CREATE OR REPLACE TRIGGER work BEFORE INSERT ON reservation
+            FOR EACH ROW EXECUTE FUNCTION wait_to_be_seen();
+        DROP TRIGGER IF EXISTS commit ON reservation;
+        CREATE CONSTRAINT TRIGGER commit AFTER INSERT ON reservation
+            DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait_to_be_seen()"""
 
     def __init__(self, consumers, most=3):
         self.consumers = {c.application(): c for c in consumers}
@@ -103,12 +111,11 @@ class Killer:
         self.database.execute(self.SETUP)
 
     def stop(self):
-        self.database.execute("DROP TRIGGER slow_work ON reservation;"
-                              "DROP TRIGGER slow_commit ON reservation")
+        self.database.execute("DROP TRIGGER work ON reservation; DROP TRIGGER commit ON reservation")
 
     def step(self):
-        for application, query in self.database.execute(
-            """SELECT application_name, query FROM pg_stat_activity
+        for pid, xact_start, application, query in self.database.execute(
+            """SELECT pid, xact_start, application_name, query FROM pg_stat_activity
                WHERE wait_event = 'PgSleep'"""
         ).fetchall():
             kind = "commit" if query.upper().startswith("COMMIT") else "work"
@@ -116,6 +123,7 @@ class Killer:
             if consumer and self.kills[consumer.name, kind] < self.most:
                 consumer.kill()
                 self.kills[consumer.name, kind] += 1
+            self.database.execute("INSERT INTO seen VALUES (%s, %s, %s)", (pid, xact_start, kind))
 
     def missed(self):
         return [key for key, number in self.kills.items() if number == 0]

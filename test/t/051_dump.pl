@@ -188,6 +188,7 @@ sub turn_ring
 		$blocker->query_safe('BEGIN; SELECT pg_current_xact_id()');
 		is($new->safe_psql($database, "$path SELECT idem_maintain()"),
 			shift @steps, "$database: a transaction of this cluster is open");
+		$blocker->query_safe('ROLLBACK');
 		$blocker->quit;
 	}
 	foreach my $step (@steps)
