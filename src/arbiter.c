@@ -27,7 +27,6 @@
 #include "idem_inbox.h"
 
 #include "access/heapam.h"
-#include "access/htup_details.h"
 #include "access/nbtree.h"
 #include "access/xact.h"
 #include "catalog/index.h"
@@ -280,6 +279,7 @@ insert_entries(Relation table, HeapTuple tuple, Oid skipped_index,
  * Insert a row, unless another live row has its key.
  *
  * table: locked RowExclusiveLock by the caller, until the transaction ends.
+ * columns, values, isnull: see idem_row_make().
  * arbiter: the unique index that decides; keys, nkeys: the row's key for it.
  * skipped_index: an index that the row does not belong to, or InvalidOid.
  * tid: on success, the row's place.
@@ -288,12 +288,11 @@ insert_entries(Relation table, HeapTuple tuple, Oid skipped_index,
  * what it lost to.
  */
 bool
-idem_insert_unique(Relation table, Datum *values, bool *isnull,
+idem_insert_unique(Relation table, int columns, Datum *values, bool *isnull,
 				   Oid arbiter, Oid skipped_index,
 				   ScanKey keys, int nkeys, ItemPointer tid)
 {
-	HeapTuple	tuple = heap_form_tuple(RelationGetDescr(table), values,
-										isnull);
+	HeapTuple	tuple = idem_row_make(table, columns, values, isnull, NULL);
 	bool		won;
 
 	heap_insert(table, tuple, GetCurrentCommandId(true), 0, NULL);
@@ -337,6 +336,7 @@ idem_lock_row(Relation table, const ItemPointerData *tid, LockTupleMode mode,
  * Replace the row version at *tid, and no later one; *tid becomes the new
  * version's place.
  *
+ * columns, values, isnull: see idem_row_make().
  * wait: for another transaction that is changing the row, or return
  * TM_WouldBlock.
  *
@@ -344,8 +344,8 @@ idem_lock_row(Relation table, const ItemPointerData *tid, LockTupleMode mode,
  * none; the caller looks again.
  */
 TM_Result
-idem_update_row(Relation table, ItemPointer tid, Datum *values, bool *isnull,
-				bool wait)
+idem_update_row(Relation table, ItemPointer tid,
+				int columns, Datum *values, bool *isnull, bool wait)
 {
 	HeapTuple	tuple;
 	TupleTableSlot *slot;
@@ -366,7 +366,10 @@ idem_update_row(Relation table, ItemPointer tid, Datum *values, bool *isnull,
 			return result;
 	}
 
-	tuple = heap_form_tuple(RelationGetDescr(table), values, isnull);
+	tuple = idem_row_change(table, tid, columns, values, isnull);
+	if (tuple == NULL)
+		return TM_Deleted;
+
 	slot = MakeSingleTupleTableSlot(RelationGetDescr(table), &TTSOpsHeapTuple);
 	ExecStoreHeapTuple(tuple, slot, false);
 	result = idem_tuple_update(table, tid, slot, GetCurrentCommandId(true), true,

@@ -9,7 +9,6 @@
  */
 #include "idem_inbox.h"
 
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
@@ -51,8 +50,8 @@ note_resolution(const IdemCall *call, text *action, bool changed)
 	values[RESOLUTION_ACTION] = PointerGetDatum(action);
 	values[RESOLUTION_CHANGED] = BoolGetDatum(changed);
 	values[RESOLUTION_ROLE] = NameGetDatum(&role);
-	(void) idem_insert_unique(table, values, isnull, InvalidOid, InvalidOid,
-							  NULL, 0, &tid);
+	(void) idem_insert_unique(table, RESOLUTION_COLUMNS, values, isnull,
+							  InvalidOid, InvalidOid, NULL, 0, &tid);
 	table_close(table, NoLock);
 }
 
@@ -164,7 +163,7 @@ mark_logged(Relation table, IdemRecord *record)
 		? mark
 		: DirectFunctionCall2(jsonb_concat, record->values[IDEM_DETAIL], mark);
 	record->isnull[IDEM_DETAIL] = false;
-	return idem_update_row(table, &record->tid, record->values,
+	return idem_update_row(table, &record->tid, IDEM_COLUMNS, record->values,
 						   record->isnull, false) == TM_Ok;
 }
 

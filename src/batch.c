@@ -19,7 +19,6 @@
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/tuplestore.h"
 
 /* One message of a batch. */
 typedef struct Element
@@ -276,8 +275,7 @@ idem_claim_many(PG_FUNCTION_ARGS)
 		};
 		bool		nulls[lengthof(values)] = {0};
 
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 values, nulls);
+		idem_row_put(rsinfo, lengthof(values), values, nulls);
 	}
 	return (Datum) 0;
 }

@@ -15,7 +15,6 @@
 #include "idem_inbox.h"
 
 #include "access/genam.h"
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_collation.h"
@@ -90,7 +89,7 @@ read_consumer(Relation table, HeapTuple tuple, IdemConsumer *consumer)
 	Datum		values[CONSUMER_COLUMNS];
 	bool		isnull[CONSUMER_COLUMNS];
 
-	heap_deform_tuple(tuple, RelationGetDescr(table), values, isnull);
+	idem_row_read(table, tuple, CONSUMER_COLUMNS, values, isnull);
 	consumer->id = DatumGetInt32(values[CONSUMER_ID]);
 	consumer->owner =
 		get_role_oid(NameStr(*DatumGetName(values[CONSUMER_OWNER])), true);
@@ -249,8 +248,8 @@ idem_consumers_kept_longer(int64 microseconds)
 		Interval   *retention;
 		IdemPolicy *policy;
 
-		heap_deform_tuple((HeapTuple) lfirst(lc), RelationGetDescr(table),
-						  values, isnull);
+		idem_row_read(table, (HeapTuple) lfirst(lc), CONSUMER_COLUMNS,
+					  values, isnull);
 		if (isnull[CONSUMER_RETENTION])
 			continue;
 		retention = DatumGetIntervalP(values[CONSUMER_RETENTION]);
@@ -319,7 +318,7 @@ register_new(const char *name, TransactionId *pending)
 		values[CONSUMER_OWNER] = NameGetDatum(&owner);
 		values[CONSUMER_CREATED_AT] =
 			TimestampTzGetDatum(GetCurrentTransactionStartTimestamp());
-		(void) idem_insert_unique(table, values, isnull,
+		(void) idem_insert_unique(table, CONSUMER_COLUMNS, values, isnull,
 								  catalog->consumer_name_index, InvalidOid,
 								  &key, 1, &tid);
 
@@ -425,7 +424,7 @@ idem_register(PG_FUNCTION_ARGS)
 		if (tuple == NULL)
 			continue;			/* deleted meanwhile */
 
-		heap_deform_tuple(tuple, RelationGetDescr(table), values, isnull);
+		idem_row_read(table, tuple, CONSUMER_COLUMNS, values, isnull);
 		if (retention != NULL)
 		{
 			values[CONSUMER_RETENTION] = IntervalPGetDatum(retention);
@@ -439,8 +438,8 @@ idem_register(PG_FUNCTION_ARGS)
 		if (!PG_ARGISNULL(3))
 			values[CONSUMER_OWNER] = PG_GETARG_DATUM(3);
 	} while (tuple == NULL ||
-			 idem_update_row(table, &tuple->t_self, values, isnull,
-							 true) != TM_Ok);
+			 idem_update_row(table, &tuple->t_self, CONSUMER_COLUMNS, values,
+							 isnull, true) != TM_Ok);
 	CacheInvalidateRelcache(table);
 	CommandCounterIncrement();
 	table_close(table, NoLock);

@@ -22,7 +22,6 @@
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/hsearch.h"
-#include "utils/tuplestore.h"
 
 #define FILTER_SIZE 4096
 
@@ -285,8 +284,7 @@ idem_failing_rows(PG_FUNCTION_ARGS)
 		values[2] = Int64GetDatum(failing->times);
 		values[3] = TimestampTzGetDatum(failing->first_at);
 		values[4] = TimestampTzGetDatum(failing->last_at);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 values, isnull);
+		idem_row_put(rsinfo, lengthof(values), values, isnull);
 	}
 	LWLockRelease(lock);
 

@@ -12,7 +12,6 @@
 
 #include "access/genam.h"
 #include "access/heaptoast.h"
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "miscadmin.h"
@@ -43,8 +42,7 @@ idem_record_read(Relation table, HeapTuple tuple, int generation,
 	record->generation = generation;
 	record->tid = tuple->t_self;
 	record->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
-	heap_deform_tuple(tuple, RelationGetDescr(table),
-					  record->values, record->isnull);
+	idem_row_read(table, tuple, IDEM_COLUMNS, record->values, record->isnull);
 }
 
 /*
@@ -165,7 +163,7 @@ idem_generation_insert(int generation, const IdemKey *key, IdemRecord *record)
 
 	idem_key_scan_keys(keys, key);
 	record->generation = generation;
-	won = idem_insert_unique(table, record->values, record->isnull,
+	won = idem_insert_unique(table, IDEM_COLUMNS, record->values, record->isnull,
 							 oids->key_index,
 							 record->isnull[IDEM_COMPLETED_AT]
 							 ? InvalidOid : oids->unfinished_index,
@@ -329,7 +327,7 @@ idem_record_update(IdemRecord *record)
 {
 	Relation	table = table_open(idem_catalog()->generations[record->generation].table,
 								   RowExclusiveLock);
-	TM_Result	result = idem_update_row(table, &record->tid,
+	TM_Result	result = idem_update_row(table, &record->tid, IDEM_COLUMNS,
 										 record->values, record->isnull, true);
 
 	table_close(table, NoLock);

@@ -22,7 +22,6 @@
 #include "utils/memutils.h"
 #include "utils/pgstat_internal.h"
 #include "utils/syscache.h"
-#include "utils/tuplestore.h"
 
 /* So many claims can take a result, which is one message's or one batch's. */
 #define MAX_REMEMBERED 1000
@@ -414,8 +413,7 @@ idem_claims(PG_FUNCTION_ARGS)
 		};
 		bool		isnull[lengthof(values)] = {0};
 
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 values, isnull);
+		idem_row_put(rsinfo, lengthof(values), values, isnull);
 	}
 	return (Datum) 0;
 }

@@ -16,6 +16,7 @@
 #include "datatype/timestamp.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
+#include "nodes/execnodes.h"
 #include "nodes/lockoptions.h"
 #include "nodes/pg_list.h"
 #include "storage/itemptr.h"
@@ -329,6 +330,18 @@ extern bool idem_search_fetch(const IdemSearch *search, Relation table,
 							  Snapshot snapshot, TupleTableSlot *slot);
 extern void idem_search_end(IdemSearch *search);
 
+/* row.c */
+extern void idem_row_read(Relation table, HeapTuple tuple,
+						  int columns, Datum *values, bool *isnull);
+extern HeapTuple idem_row_make(Relation table,
+							   int columns, Datum *values, bool *isnull,
+							   HeapTuple replaced);
+extern HeapTuple idem_row_change(Relation table, ItemPointer tid,
+								 int columns, Datum *values, bool *isnull);
+extern void idem_check_result_columns(TupleDesc desc, int columns);
+extern void idem_row_put(ReturnSetInfo *rsinfo,
+						 int columns, Datum *values, bool *isnull);
+
 /* arbiter.c */
 extern IdemProbe idem_probe_unique(Relation table, Relation index,
 								   ScanKey keys, int nkeys,
@@ -338,13 +351,15 @@ extern IdemProbe idem_probe_place(Relation table, const IdemSearch *search,
 								  HeapTuple *found, TransactionId *pending);
 extern bool idem_enter_unique(Relation table, Relation index, ScanKey keys,
 							  int nkeys, ItemPointer tid);
-extern bool idem_insert_unique(Relation table, Datum *values, bool *isnull,
+extern bool idem_insert_unique(Relation table,
+							   int columns, Datum *values, bool *isnull,
 							   Oid arbiter, Oid skipped_index,
 							   ScanKey keys, int nkeys, ItemPointer tid);
 extern TM_Result idem_lock_row(Relation table, const ItemPointerData *tid,
 							   LockTupleMode mode, LockWaitPolicy policy);
 extern TM_Result idem_update_row(Relation table, ItemPointer tid,
-								 Datum *values, bool *isnull, bool wait);
+								 int columns, Datum *values, bool *isnull,
+								 bool wait);
 extern TM_Result idem_delete_row(Relation table, ItemPointer tid, bool wait);
 extern List *idem_read_rows(Relation table, Oid index, ScanKey keys,
 							int nkeys);

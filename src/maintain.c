@@ -371,6 +371,7 @@ idem_next_step(PG_FUNCTION_ARGS)
 
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
+	idem_check_result_columns(desc, lengthof(values));
 
 	idem_ring_read(table, &ring);
 	step = next_step(&ring);

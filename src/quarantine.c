@@ -11,7 +11,6 @@
  */
 #include "idem_inbox.h"
 
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "commands/async.h"
 #include "utils/builtins.h"
@@ -67,13 +66,14 @@ count_delivery(Relation table, HeapTuple tuple, bool wait)
 	bool		isnull[QUARANTINE_COLUMNS];
 	TM_Result	result;
 
-	heap_deform_tuple(tuple, RelationGetDescr(table), values, isnull);
+	idem_row_read(table, tuple, QUARANTINE_COLUMNS, values, isnull);
 	values[QUARANTINE_DELIVERIES] =
 		Int64GetDatum(DatumGetInt64(values[QUARANTINE_DELIVERIES]) + 1);
 	values[QUARANTINE_LAST_AT] = TimestampTzGetDatum(GetCurrentTimestamp());
 	values[QUARANTINE_DELIVERED_TO] = idem_describe_caller();
 	isnull[QUARANTINE_DISMISSED_AT] = true;
-	result = idem_update_row(table, &tuple->t_self, values, isnull, wait);
+	result = idem_update_row(table, &tuple->t_self, QUARANTINE_COLUMNS, values,
+							 isnull, wait);
 
 	return result == TM_Ok || result == TM_WouldBlock;
 }
@@ -124,7 +124,8 @@ idem_quarantine(const IdemCall *call, const IdemKey *key,
 				done = !idem_wait_for_xact(pending, patience);
 				break;
 			case IDEM_NOTHING:
-				done = idem_insert_unique(table, values, isnull,
+				done = idem_insert_unique(table, QUARANTINE_COLUMNS,
+										  values, isnull,
 										  catalog->quarantine_key_index,
 										  InvalidOid, keys, KEY_COLUMNS,
 										  &tid);
@@ -162,15 +163,15 @@ idem_quarantine_dismiss(const IdemKey *key)
 		Datum		values[QUARANTINE_COLUMNS];
 		bool		isnull[QUARANTINE_COLUMNS];
 
-		heap_deform_tuple(tuple, RelationGetDescr(table), values, isnull);
+		idem_row_read(table, tuple, QUARANTINE_COLUMNS, values, isnull);
 		if (!isnull[QUARANTINE_DISMISSED_AT])
 			continue;
 
 		values[QUARANTINE_DISMISSED_AT] =
 			TimestampTzGetDatum(GetCurrentTimestamp());
 		isnull[QUARANTINE_DISMISSED_AT] = false;
-		if (idem_update_row(table, &tuple->t_self, values, isnull,
-							true) == TM_Ok)
+		if (idem_update_row(table, &tuple->t_self, QUARANTINE_COLUMNS, values,
+							isnull, true) == TM_Ok)
 			dismissed = true;
 	}
 	table_close(table, NoLock);

@@ -19,7 +19,6 @@
 #include "utils/fmgroids.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/tuplestore.h"
 
 /* A consumer's half-done records in one generation, oldest first. */
 typedef struct HalfDone
@@ -117,13 +116,13 @@ take(HalfDone *half_done, const Interval *lease, const IdemConsumer *consumer,
 
 	idem_check_serializable(record->xmin);
 	idem_record_take_over(record, attempt, lease, consumer);
-	if (idem_update_row(half_done->table, &record->tid, record->values,
-						record->isnull, true) != TM_Ok)
+	if (idem_update_row(half_done->table, &record->tid, IDEM_COLUMNS,
+						record->values, record->isnull, true) != TM_Ok)
 		return false;
 
 	half_done->taken = true;
 	idem_tally_add(consumer->id, IDEM_COUNT_TAKEN_OVER, 1);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row, isnull);
+	idem_row_put(rsinfo, lengthof(row), row, isnull);
 	return true;
 }
 

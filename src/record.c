@@ -13,14 +13,12 @@
 #include "idem_inbox.h"
 
 #include "access/detoast.h"
-#include "access/htup_details.h"
 #include "access/xact.h"
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
 #include "utils/jsonb.h"
-#include "utils/tuplestore.h"
 
 /* Columns of idem_status(), in C's numbering. */
 enum
@@ -281,8 +279,7 @@ idem_status(PG_FUNCTION_ARGS)
 		if (record.isnull[IDEM_COMPLETED_AT])
 			isnull[STATUS_RESULT] = true;
 
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc,
-							 values, isnull);
+		idem_row_put(rsinfo, STATUS_COLUMNS, values, isnull);
 	}
 	idem_call_end(&call);
 

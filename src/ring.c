@@ -14,7 +14,6 @@
  */
 #include "idem_inbox.h"
 
-#include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
@@ -161,7 +160,7 @@ idem_ring_read(Relation table, IdemRing *ring)
 		Datum		values[RING_COLUMNS];
 		bool		isnull[RING_COLUMNS];
 
-		heap_deform_tuple(tuple, RelationGetDescr(table), values, isnull);
+		idem_row_read(table, tuple, RING_COLUMNS, values, isnull);
 		ring->tid = tuple->t_self;
 		ring->xmin = HeapTupleHeaderGetXmin(tuple->t_data);
 		ring->current = DatumGetInt16(values[RING_CURRENT]) - 1;
@@ -217,15 +216,15 @@ idem_ring_write(Relation table, IdemRing *ring, bool view_changed)
 	isnull[RING_SEALED_AT] = TIMESTAMP_IS_NOBEGIN(ring->sealed_at);
 
 	if (ring->exists)
-		written = idem_update_row(table, &ring->tid, values, isnull,
-								  false) == TM_Ok;
+		written = idem_update_row(table, &ring->tid, RING_COLUMNS, values,
+								  isnull, false) == TM_Ok;
 	else
 	{
 		ScanKeyData key;
 
 		ScanKeyInit(&key, RING_ONLY_ROW + 1, BTEqualStrategyNumber, F_BOOLEQ,
 					BoolGetDatum(true));
-		written = idem_insert_unique(table, values, isnull,
+		written = idem_insert_unique(table, RING_COLUMNS, values, isnull,
 									 idem_catalog()->ring_key_index,
 									 InvalidOid, &key, 1, &ring->tid);
 	}

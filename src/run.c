@@ -104,9 +104,9 @@ idem_run_insert(IdemRun *run, int generation, IdemRecord *records)
 	}
 
 	for (int i = 0; i < run->length; i++)
-		ExecStoreHeapTuple(heap_form_tuple(RelationGetDescr(table),
-										   records[i].values,
-										   records[i].isnull),
+		ExecStoreHeapTuple(idem_row_make(table, IDEM_COLUMNS,
+										 records[i].values,
+										 records[i].isnull, NULL),
 						   run->slots[i], true);
 	heap_multi_insert(table, run->slots, run->length,
 					  GetCurrentCommandId(true), 0, NULL);

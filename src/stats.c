@@ -29,7 +29,6 @@
 #include "utils/guc.h"
 #include "utils/hsearch.h"
 #include "utils/memutils.h"
-#include "utils/tuplestore.h"
 
 /*
  * Consumers are numbered by a table, which DROP EXTENSION drops: a new one
@@ -315,7 +314,7 @@ put_row(ReturnSetInfo *rsinfo, Stats *stats)
 	values[ROW_SINCE] = TimestampTzGetDatum(pg_atomic_read_u64(&stats->since));
 	isnull[ROW_CONSUMER_ID] = isnull[ROW_EXPIRED] = stats == others;
 
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, isnull);
+	idem_row_put(rsinfo, ROW_COLUMNS, values, isnull);
 }
 
 /* Whether the counters hold anything. */

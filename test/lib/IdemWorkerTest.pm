@@ -10,7 +10,10 @@ use IdemTest;
 use PostgreSQL::Test::Utils;
 
 our @EXPORT = qw(new_worker_node set_conf worker_of worker_in visits
-  wait_for_visits count_in_log age keep_busy);
+  wait_for_visits count_in_log age keep_busy $busy_records);
+
+# What a worker moves for some seconds; less does where all is slower.
+our $busy_records = $ENV{BUSY_RECORDS} || 100_000;
 
 # new_worker_node NAME, LINE...: a server with the worker at a quick pace, the
 # extension in the database postgres, and these lines in postgresql.conf.
@@ -99,20 +102,20 @@ sub age
 	return;
 }
 
-# keep_busy NODE, DATABASE: so many records to move that the worker can be met
+# keep_busy NODE, DATABASE: $busy_records to move, so that the worker can be met
 # there.
 sub keep_busy
 {
 	my ($node, $database) = @_;
 
-	$node->safe_psql($database, q{
+	$node->safe_psql($database, qq{
 		BEGIN;
 		LOCK TABLE idem_ring;
 		TRUNCATE idem_generation_1;
 		INSERT INTO idem_generation_1
 			(received_at, lease_until, consumer_id, attempt, message_id)
 		SELECT now(), now(), 1, 1, 'unfinished-' || i
-		FROM generate_series(1, 100000) i;
+		FROM generate_series(1, $busy_records) i;
 		DELETE FROM idem_ring;
 		INSERT INTO idem_ring (current, previous_sealed, previous_age, sealed_at)
 			VALUES (2, true, '30 days', now());
