@@ -148,7 +148,7 @@ install_missing()
 
 sandbox_enter()
 {
-    local packages=$1 name tmp=/tmp script keep=() as=()
+    local packages=$1 name tmp=/tmp script lock keep=() as=()
 
     shift
     if [ -n "${IDEM_SANDBOX:-}" ]; then
@@ -157,7 +157,11 @@ sandbox_enter()
     fi
 
     if [ "${SANDBOX_INSTALLS:-yes}" = yes ]; then
+        # one script after the other
+        exec {lock}<"$top/test/lib/sandbox.sh"
+        flock "$lock"
         install_missing $packages
+        exec {lock}<&-
     fi
 
     if [ "$(id -u)" -eq 0 ]; then
