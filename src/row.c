@@ -17,6 +17,7 @@
 #include "executor/executor.h"
 #include "optimizer/optimizer.h"
 #include "rewrite/rewriteHandler.h"
+#include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
@@ -87,11 +88,16 @@ idem_row_make(Relation table, int columns, Datum *values, bool *isnull,
 	TupleDesc	desc = RelationGetDescr(table);
 	Datum	   *all;
 	bool	   *all_null;
+	MemoryContext scratch;
+	MemoryContext context;
 	HeapTuple	tuple;
 
 	if (likely(desc->natts <= columns))
 		return heap_form_tuple(desc, values, isnull);
 
+	scratch = AllocSetContextCreate(CurrentMemoryContext, "idem_inbox row",
+									ALLOCSET_SMALL_SIZES);
+	context = MemoryContextSwitchTo(scratch);
 	all = palloc0(desc->natts * sizeof(Datum));
 	all_null = palloc0(desc->natts * sizeof(bool));
 	if (replaced != NULL)
@@ -124,9 +130,9 @@ idem_row_make(Relation table, int columns, Datum *values, bool *isnull,
 							RelationGetRelationName(table)),
 					 errtablecol(table, i + 1)));
 	}
+	MemoryContextSwitchTo(context);
 	tuple = heap_form_tuple(desc, all, all_null);
-	pfree(all);
-	pfree(all_null);
+	MemoryContextDelete(scratch);
 	return tuple;
 }
 
