@@ -28,6 +28,7 @@ my $answers = q{
 		   idem_claim('m-2', 'c', fingerprint => 'b'), idem_begin('t-1', 'c', lease => '0')};
 is($session->query_safe($answers), 'claimed|claimed|mismatch|claimed', 'before');
 $node->safe_psql('postgres', "ALTER TABLE $_ $add") foreach @tables;
+$node->safe_psql('postgres', "UPDATE idem_quarantine SET other_2 = 'kept'");
 is($session->query_safe($answers), 'duplicate|duplicate|mismatch|needs_reconciliation', 'what was there');
 is( $session->query_safe(q{
 		SELECT idem_claim('m-3', 'new'),
@@ -61,8 +62,8 @@ foreach my $table (@tables)
 		't|t', "$table: the other columns are filled")
 	  unless $table =~ /_[13]$/;
 }
-is($node->safe_psql('postgres', 'SELECT deliveries FROM idem_quarantine ORDER BY 1 DESC LIMIT 1'),
-	'2', 'a row that was there is changed');
+is($node->safe_psql('postgres', 'SELECT deliveries, other_2 FROM idem_quarantine ORDER BY 1 DESC LIMIT 1'),
+	'2|kept', 'a row that was there is changed, and keeps the rest');
 
 #
 # What INSERT would not accept either, and what only INSERT could fill
